@@ -1,0 +1,57 @@
+"""Evenflow: a task queue that lives in your database, with exact control of the flow."""
+
+from evenflow.app import Evenflow
+from evenflow.client.handle import Job
+from evenflow.client.task import Task
+from evenflow.context import Context
+from evenflow.errors import (
+    ConfigError,
+    DuplicateJob,
+    EnqueueError,
+    EvenflowError,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+    PayloadError,
+    ResultTimeout,
+    StoreError,
+    UnknownQueue,
+)
+from evenflow.job import JobError, State
+from evenflow.queues import Queue
+from evenflow.rules.retry import Retry
+from evenflow.settings import Resilience, Retention
+from evenflow.signals import Cancel, Fail, Snooze
+from evenflow.unique import Unique
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cancel",
+    "ConfigError",
+    "Context",
+    "DuplicateJob",
+    "EnqueueError",
+    "Evenflow",
+    "EvenflowError",
+    "Fail",
+    "Job",
+    "JobCancelled",
+    "JobError",
+    "JobExpired",
+    "JobFailed",
+    "JobNotFound",
+    "PayloadError",
+    "Queue",
+    "Resilience",
+    "ResultTimeout",
+    "Retention",
+    "Retry",
+    "Snooze",
+    "State",
+    "StoreError",
+    "Task",
+    "Unique",
+    "UnknownQueue",
+]

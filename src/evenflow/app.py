@@ -1,0 +1,114 @@
+"""The app: the client and its worker under one name. Nothing below imports this."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+from evenflow.client.app import Client
+from evenflow.errors import EvenflowError
+from evenflow.services.dispatcher import Dispatcher
+from evenflow.services.keeper import Keeper, Service
+from evenflow.services.pruner import Pruner
+from evenflow.services.rescuer import Rescuer
+from evenflow.store.open import AnyEngine, open_engine
+from evenflow.worker.local import LocalWorker
+from evenflow.worker.pump import PumpOptions, Stop
+from evenflow.worker.serving import QueueList
+
+
+class Evenflow(Client):
+    """A task queue in a database: `Evenflow("sqlite:///jobs.db")` or `Evenflow("postgresql://…")`.
+
+    Without a URL it is `EVENFLOW_URL`, else `sqlite:///evenflow.db`. Nothing is opened before the first use.
+
+    >>> app = Evenflow("sqlite:///:memory:")
+    >>> @app.task
+    ... def add(a: int, b: int) -> int:
+    ...     return a + b
+    >>> job = add.enqueue(1, 2)
+    >>> app.run_worker(until_empty=True)
+    >>> job.result(timeout=10)
+    3
+    """
+
+    def run_worker(
+        self, *, queues: Iterable[str] | None = None, concurrency: int = 10, until_empty: bool = False, max_claim_batch: int = 0,
+        shutdown_timeout: float = 30.0, services: bool = True,
+    ) -> None:  # fmt: skip
+        """Run jobs in this process until stopped (Ctrl-C, TERM), or until nothing is left that could run now.
+
+        Uses the same pump as `evenflow worker`. For tests, notebooks and small services; it has no supervisor, so a
+        body that kills the process takes the worker with it (its jobs are rescued by the next one).
+        """
+        with self._local_worker(
+            queues, PumpOptions(concurrency, max_claim_batch, shutdown_timeout, until_empty), services
+        ) as worker:
+            worker.run()
+
+    async def arun_worker(
+        self, *, queues: Iterable[str] | None = None, concurrency: int = 10, until_empty: bool = False, max_claim_batch: int = 0,
+        shutdown_timeout: float = 30.0, services: bool = True,
+    ) -> None:  # fmt: skip
+        """`run_worker` beside other coroutines, on threads of its own; cancelling it stops the worker gracefully."""
+        options = PumpOptions(concurrency, max_claim_batch, shutdown_timeout, until_empty)
+        with self._local_worker(queues, options, services) as worker:
+            running = asyncio.ensure_future(asyncio.to_thread(worker.run))
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError:
+                worker.stop(Stop.GRACEFUL)
+                await running
+                raise
+
+    @contextlib.contextmanager
+    def _local_worker(
+        self, queues: Iterable[str] | None, options: PumpOptions, services: bool
+    ) -> Iterator[LocalWorker]:
+        self._producer.make_ready()
+        served = QueueList.parse(list(queues) if queues is not None else self._all_queues())
+        engine = self._own_engine(pool_size=1)
+        died: list[BaseException] = []
+        worker = LocalWorker(
+            self.tasks, self.settings, engine, served, options, announce=self._producer.waker.announce_ends
+        )
+
+        def on_death(_: str, error: BaseException) -> None:
+            died.append(error)
+            worker.stop(Stop.GRACEFUL)
+
+        keeper = self._keeper(on_death) if services else None
+        if keeper is not None:
+            keeper.start()
+        try:
+            yield worker
+        finally:
+            if keeper is not None:
+                keeper.stop()
+            if engine is not self._producer.engine:
+                engine.close()
+        if died:
+            raise EvenflowError("a service of this worker died") from died[0]
+
+    def _all_queues(self) -> list[str]:
+        match self.settings.queue_mode:
+            case "open":
+                return ["*"]
+            case "default":
+                return ["default"]
+            case _:
+                return [queue.name for queue in self.settings.queues]
+
+    def _own_engine(self, pool_size: int) -> AnyEngine:
+        # A database in memory has one connection, which everybody shares.
+        if self.settings.database.memory:
+            return self._producer.engine
+        return open_engine(self.settings.database, self.settings.schema, pool_size=pool_size)
+
+    def _keeper(self, on_death: Callable[[str, BaseException], None]) -> Keeper:
+        engine = self._own_engine(pool_size=2)
+        services: list[Service] = [
+            Dispatcher(engine, self.settings.retention),
+            Rescuer(engine, self.settings),
+            Pruner(engine),
+        ]
+        return Keeper(services, engine, self.settings, on_death)

@@ -1,0 +1,1 @@
+"""What producers use: tasks, enqueueing, handles on jobs, and control over both."""

@@ -1,0 +1,212 @@
+"""The client: declare tasks, enqueue calls, look at jobs and control them."""
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+
+from evenflow.client.handle import Job
+from evenflow.client.options import TaskOptions, declared_policy
+from evenflow.client.producer import Producer
+from evenflow.client.task import LONGEST_NAME, AnyTask, Call, Task, task_name
+from evenflow.codec import check_text
+from evenflow.context import Context
+from evenflow.errors import ConfigError, JobNotFound
+from evenflow.ids import id_number
+from evenflow.job import JobRecord, State
+from evenflow.settings import Options, Settings
+from evenflow.store import control, reads
+from evenflow.store.open import prepare
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_BATCH = 500
+
+Ids = str | Iterable[str]
+
+
+class Client:
+    """An app without its worker: what producers and operators use. `Evenflow` adds the worker."""
+
+    def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
+        self.settings = Settings.build(url, **options)
+        self._producer = Producer(self.settings)
+
+    @property
+    def tasks(self) -> dict[str, AnyTask]:
+        """The tasks of this app, by name."""
+        return self._producer.tasks
+
+    @overload
+    def task(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], T], /) -> Task[P, T, T]: ...
+    @overload
+    def task(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
+    @overload
+    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> "Declare": ...
+    def task(self, function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
+        """Make a function a task: `@app.task` or `@app.task(queue="docs", group="tenant", retry=Retry())`.
+
+        Options: name, queue, priority (-100..100, lower first), retry, timeout, good_until, group, unique, on_crash,
+        run_in, keep_result. Every mistake of a declaration is reported at once, as ConfigError.
+        """
+        if function is None:
+            return lambda real: self._declare(real, options)
+        return self._declare(function, options)
+
+    def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: Any = None) -> list[Job[Any]]:
+        """Store calls of any tasks in one transaction: `app.enqueue_many([add.job(1, 2), parse.job("bob", "x")])`."""
+        return self._producer.enqueue(list(calls), connection)
+
+    async def aenqueue_many(self, calls: Iterable[Call[Any]], *, connection: Any = None) -> list[Job[Any]]:
+        """`enqueue_many`, awaited."""
+        return await self._producer.aenqueue(list(calls), connection)
+
+    def job(self, id: str) -> Job[Any]:
+        """The job with this id, or JobNotFound."""
+        return self._handle(self._producer.results.read(_number(id)))
+
+    def jobs(
+        self, *, state: State | str | None = None, queue: str | None = None, task: str | AnyTask | None = None,
+        group: str | None = None, limit: int | None = None, before: str | None = None,
+    ) -> Iterator[Job[Any]]:  # fmt: skip
+        """Jobs newest first, fetched page by page; `before` is the id of the last one seen.
+
+        >>> [job.id for job in app.jobs(state="failed", limit=10)]  # doctest: +SKIP
+        """
+        wanted = _filter(state, queue, task, group)
+        self._producer.make_ready()
+        start = reads.NEWEST if before is None else _number(before)
+        for number, record in enumerate(reads.pages(self._producer.engine, wanted, before=start)):
+            if limit is not None and number >= limit:
+                return
+            yield self._handle(record)
+
+    def cancel(self, ids: Ids | None = None, reason: str = "", **filters: Any) -> int:
+        """Stop jobs, by id or by filter (state, queue, task, group). Running ones are told. How many were open."""
+        engine, retention = self._producer.engine, self.settings.retention
+        return sum(
+            len(control.withdraw(engine, batch, "cancelled", retention, why=reason))
+            for batch in self._batches(ids, filters)
+        )
+
+    def retry(self, ids: Ids | None = None, **filters: Any) -> int:
+        """Put failed, quarantined, cancelled, expired or discarded jobs back to work, with all their attempts. How many."""
+        count = sum(len(control.retry(self._producer.engine, batch)) for batch in self._batches(ids, filters))
+        if count:
+            self._producer.waker.wake_dispatchers()
+        return count
+
+    def discard(self, ids: Ids | None = None, **filters: Any) -> int:
+        """Give jobs up: open ones do not run, failed ones leave the list of the failed. How many."""
+        engine, retention = self._producer.engine, self.settings.retention
+        return sum(len(control.discard(engine, batch, retention)) for batch in self._batches(ids, filters))
+
+    def pause(self, queue: str, *, who: str | None = None, why: str | None = None) -> None:
+        """Start no more jobs of this queue; what runs goes on. Lasts until `resume`, over restarts."""
+        self.settings.queue(queue)
+        self._producer.make_ready()
+        control.pause(self._producer.engine, queue, who=who, why=why)
+
+    def resume(self, queue: str) -> bool:
+        """Serve a paused queue again; False if it was not paused."""
+        self._producer.make_ready()
+        resumed = control.resume(self._producer.engine, queue)
+        self._producer.waker.wake(queue)
+        return resumed
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """Open jobs: queue -> state -> count."""
+        self._producer.make_ready()
+        return reads.counts(self._producer.engine)
+
+    def queues(self) -> list[reads.QueueRow]:
+        """Every queue that was declared, paused or used."""
+        self._producer.make_ready()
+        return reads.queues(self._producer.engine)
+
+    def migrate(self) -> list[str]:
+        """Create or update the tables; the names of the migrations that were applied."""
+        return prepare(self._producer.engine)
+
+    def close(self) -> None:
+        """Give connections back. The app can be used again afterwards."""
+        self._producer.close()
+
+    def _declare(self, function: Callable[..., Any], options: TaskOptions) -> AnyTask:
+        name = options.get("name") or task_name(function)
+        try:
+            check_text("name", name, LONGEST_NAME)
+        except ValueError as wrong:
+            raise ConfigError(f"task {name!r}: {wrong}") from None
+        if (known := self.tasks.get(name)) is not None and known.function is not function:
+            raise ConfigError(f"task {name!r} is declared twice; give one of them another name=")
+        policy = declared_policy(name, options)
+        task: AnyTask = Task(function, name, policy, self._producer)
+        self._producer.tasks[name] = task
+        return task
+
+    def _handle(self, record: JobRecord) -> Job[Any]:
+        task = self.tasks.get(record.task)
+        return Job(record, self._producer.results, task.signature if task else None)
+
+    def _batches(self, ids: Ids | None, filters: dict[str, Any]) -> Iterator[Sequence[int]]:
+        """The ids that were named or that match, in batches; a filter is read before anything of its batch changes."""
+        self._producer.make_ready()
+        if (ids is None) == (not filters):
+            raise TypeError("expected ids or a filter (state=, queue=, task=, group=), and not both")
+        if ids is not None:
+            numbers = [_number(ids)] if isinstance(ids, str) else [_number(each) for each in ids]
+            yield from (numbers[start : start + _BATCH] for start in range(0, len(numbers), _BATCH))
+            return
+        wanted = _filter(**{"state": None, "queue": None, "task": None, "group": None, **filters})
+        before = reads.NEWEST
+        while page := reads.page(self._producer.engine, wanted, before=before, top=_BATCH):
+            before = page[-1].id
+            yield [record.id for record in page]
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Declare:
+    """What `@app.task(...)` with options is to a type checker; never instantiated."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], T], /) -> Task[P, T, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
+    def __call__(self, function: Any, /) -> Any:
+        return function
+
+
+def _number(id: str) -> int:
+    try:
+        return id_number(id)
+    except ValueError as wrong:
+        raise JobNotFound(str(wrong)) from None
+
+
+def _filter(
+    state: State | str | None, queue: str | None, task: str | AnyTask | None, group: str | None
+) -> reads.Filter:
+    if state is not None and state not in State.__members__.values():
+        raise ValueError(f"state: expected one of {', '.join(State)}, got {state!r}")
+    name = task.name if isinstance(task, Task) else task
+    return reads.Filter(None if state is None else State(state), queue, name, group)

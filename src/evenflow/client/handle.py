@@ -1,0 +1,183 @@
+"""The handle on a job: what is known of it, and waiting for its end."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from evenflow.clock import from_us
+from evenflow.codec import CallSignature, decode_call, decode_result
+from evenflow.errors import JobCancelled, JobEnded, JobExpired, JobFailed
+from evenflow.ids import id_text
+from evenflow.job import JobError, JobRecord, State
+
+if TYPE_CHECKING:
+    from evenflow.client.results import Results
+
+T_co = TypeVar("T_co", covariant=True)
+
+_ENDS: dict[State, type[JobEnded]] = {
+    State.FAILED: JobFailed,
+    State.QUARANTINED: JobFailed,
+    State.EXPIRED: JobExpired,
+    State.CANCELLED: JobCancelled,
+    State.SKIPPED: JobCancelled,
+    State.DISCARDED: JobCancelled,
+}
+_errors = msgspec.json.Decoder(list[JobError])
+
+
+class Job(Generic[T_co]):
+    """One enqueued call. The attributes are those of the moment it was read; `refresh()` reads again.
+
+    >>> job = add.enqueue(1, 2)           # doctest: +SKIP
+    >>> job.result(timeout=10)            # doctest: +SKIP
+    3
+    """
+
+    __slots__ = ("_record", "_results", "_signature", "is_new")
+
+    def __init__(
+        self,
+        record: JobRecord,
+        results: "Results",
+        signature: CallSignature | None = None,
+        *,
+        is_new: bool = True,
+    ) -> None:
+        self._record = record
+        self._results = results
+        self._signature = signature
+        self.is_new = is_new
+        """False where a unique key was taken and this is the job that holds it."""
+
+    @property
+    def id(self) -> str:
+        return id_text(self._record.id)
+
+    @property
+    def state(self) -> State:
+        return self._record.state
+
+    @property
+    def task(self) -> str:
+        return self._record.task
+
+    @property
+    def queue(self) -> str:
+        return self._record.queue
+
+    @property
+    def group(self) -> str | None:
+        return self._record.group
+
+    @property
+    def priority(self) -> int:
+        return self._record.priority
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return decode_call(self._record.payload, self._signature)[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return decode_call(self._record.payload, self._signature)[1]
+
+    @property
+    def attempt(self) -> int:
+        return self._record.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self._record.max_attempts
+
+    @property
+    def crashes(self) -> int:
+        return self._record.crashes
+
+    @property
+    def created_at(self) -> datetime:
+        return from_us(self._record.created_at)
+
+    @property
+    def run_at(self) -> datetime:
+        return from_us(self._record.run_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return _moment(self._record.started_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return _moment(self._record.finished_at)
+
+    @property
+    def good_until(self) -> datetime | None:
+        return _moment(self._record.good_until)
+
+    @property
+    def errors(self) -> list[JobError]:
+        """Every attempt that did not succeed, oldest first."""
+        return _errors.decode(self._record.errors) if self._record.errors else []
+
+    @property
+    def error(self) -> JobError | None:
+        """The last error, or None."""
+        errors = self.errors
+        return errors[-1] if errors else None
+
+    @property
+    def progress(self) -> dict[str, Any] | None:
+        """What the body last said with `ctx.progress`: done, total, note."""
+        found: dict[str, Any] | None = (
+            msgspec.json.decode(self._record.progress) if self._record.progress else None
+        )
+        return found
+
+    def refresh(self) -> "Job[T_co]":
+        """Read the job again, in place. `JobNotFound` if it ended and nothing was kept."""
+        self._record = self._results.read(self._record.id)
+        return self
+
+    def cancel(self, reason: str = "") -> bool:
+        """Stop the job: at once if it does not run yet, else its worker is told. False if it had ended already."""
+        return self._results.cancel(self._record.id, reason)
+
+    def result(self, timeout: float | None = None) -> T_co:
+        """Wait for the end and return what the body returned.
+
+        Raises `JobFailed`, `JobExpired` or `JobCancelled` as it ended, `ResultTimeout` when the time is over
+        (0 only looks), `JobNotFound` if it ended without keeping its result.
+        """
+        self._record = self._results.wait(self._record.id, timeout)
+        return self._outcome()
+
+    async def aresult(self, timeout: float | None = None) -> T_co:
+        """`result`, awaited; no thread waits meanwhile."""
+        self._record = await self._results.await_end(self._record.id, timeout)
+        return self._outcome()
+
+    def _outcome(self) -> T_co:
+        record = self._record
+        if record.state is not State.SUCCEEDED:
+            error = self.error
+            text = f"job {self.id} ({record.task}) ended {record.state}" + (
+                f": {error.code}: {error.message}" if error else ""
+            )
+            raise _ENDS[record.state](text, job=self, error=error)
+        annotation = self._signature.return_annotation if self._signature else Any
+        value: T_co = decode_result(record.result or "null", annotation)
+        return value
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.task} {self.state}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other._record.id == self._record.id
+
+    def __hash__(self) -> int:
+        return hash(self._record.id)
+
+
+def _moment(stored: int | None) -> datetime | None:
+    return None if stored is None else from_us(stored)

@@ -1,0 +1,171 @@
+"""The options of a task and of one call: frozen values, checked where they are written."""
+
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
+
+from evenflow.checks import one_of, whole
+from evenflow.durations import Duration, duration_us
+from evenflow.errors import ConfigError
+from evenflow.limits import KeySource
+from evenflow.queues import name_mistakes
+from evenflow.rules.retry import NO_RETRY, Retry
+from evenflow.unique import Unique
+
+OnCrash: TypeAlias = Literal["retry", "fail"]
+RunIn: TypeAlias = Literal["auto", "thread", "async", "process"]
+When: TypeAlias = datetime | timedelta | float | str
+
+PRIORITIES = (-100, 100)
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `@app.task(...)` takes."""
+
+    name: str | None
+    queue: str
+    priority: int
+    retry: Retry
+    timeout: Duration | None
+    good_until: Duration | None
+    group: KeySource | None
+    unique: Unique | bool | None
+    on_crash: OnCrash
+    run_in: RunIn
+    keep_result: Duration | None
+
+
+class CallOptions(TypedDict, total=False):
+    """What `task.using(...)` takes for the calls that follow."""
+
+    queue: str
+    priority: int
+    retry: Retry
+    timeout: Duration | None
+    run_after: When | None
+    good_until: When | None
+    group: str | None
+    unique: Unique | str | bool | None
+    on_crash: OnCrash
+    keep_result: Duration | None
+    connection: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How a task's jobs are enqueued and run. `group` is a key over the arguments; `group_value` a group given as such."""
+
+    queue: str = "default"
+    priority: int = 0
+    retry: Retry = NO_RETRY
+    timeout: Duration | None = None
+    run_after: When | None = None
+    good_until: When | None = None
+    group: KeySource | None = None
+    group_value: str | None = None
+    unique: Unique | None = None
+    unique_value: str | None = None
+    on_crash: OnCrash = "retry"
+    run_in: RunIn = "auto"
+    keep_result: Duration | None = None
+
+    @property
+    def timeout_us(self) -> int | None:
+        return None if self.timeout is None else duration_us(self.timeout)
+
+    @property
+    def keep_us(self) -> int | None:
+        return None if self.keep_result is None else duration_us(self.keep_result)
+
+
+def declared_policy(task: str, options: TaskOptions) -> Policy:
+    """The policy of a task, or ConfigError with every mistake of its declaration."""
+    known = {field.name for field in fields(Policy)} - {"run_after", "group_value", "unique_value"}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name != "name"}
+    mistakes = [
+        f"unknown option {name!r}; a task takes {', '.join(sorted(known))}" for name in given.keys() - known
+    ]
+    given["unique"] = _unique(given.get("unique"))
+    policy = Policy(**{name: value for name, value in given.items() if name in known})
+    _raise(task, [*mistakes, *_mistakes(policy)])
+    return policy
+
+
+def changed_policy(task: str, policy: Policy, options: CallOptions) -> Policy:
+    """The policy with what one call says differently, or ConfigError with every mistake."""
+    changes: dict[str, Any] = {name: value for name, value in options.items() if name != "connection"}
+    known = CallOptions.__annotations__.keys() - {"connection"}
+    mistakes = [
+        f"unknown option {name!r}; using() takes {', '.join(sorted(known))}"
+        for name in changes.keys() - known
+    ]
+    if "group" in changes:
+        changes["group_value"] = changes.pop("group")
+    if isinstance(unique := changes.get("unique"), str):
+        changes["unique_value"] = unique
+        changes["unique"] = policy.unique or Unique()
+    elif "unique" in changes:
+        changes["unique"] = _unique(unique)
+    changed = replace(
+        policy, **{name: value for name, value in changes.items() if name not in mistakes and _is_field(name)}
+    )
+    _raise(task, [*mistakes, *_mistakes(changed)])
+    return changed
+
+
+def _is_field(name: str) -> bool:
+    return name in Policy.__dataclass_fields__
+
+
+def _unique(value: Any) -> Any:
+    return Unique() if value is True else None if value is False else value
+
+
+def _raise(task: str, mistakes: list[str]) -> None:
+    if mistakes:
+        raise ConfigError([f"task {task!r}: {mistake}" for mistake in mistakes])
+
+
+def _mistakes(policy: Policy) -> list[str]:
+    retry: object = policy.retry
+    unique: object = policy.unique
+    group: object = policy.group_value
+    found = [
+        *name_mistakes(policy.queue),
+        *whole("priority", policy.priority, *PRIORITIES),
+        *one_of("on_crash", policy.on_crash, get_args(OnCrash)),
+        *one_of("run_in", policy.run_in, get_args(RunIn)),
+        *_moment_mistakes("run_after", policy.run_after),
+        *_moment_mistakes("good_until", policy.good_until),
+        *_duration_mistakes("timeout", policy.timeout, least_us=1),
+        *_duration_mistakes("keep_result", policy.keep_result, least_us=0),
+    ]
+    if not isinstance(retry, Retry):
+        found.append(f"retry: expected a Retry, got {retry!r}; write retry=Retry(max_attempts=5)")
+    if unique is not None and not isinstance(unique, Unique):
+        found.append(
+            f"unique: expected a Unique, True or False, got {unique!r}; write unique=Unique('tenant')"
+        )
+    if group is not None and not isinstance(group, str):
+        found.append(f"group: expected a text, got {group!r}; write group=str(...)")
+    return found
+
+
+def _duration_mistakes(option: str, value: Duration | None, least_us: int) -> list[str]:
+    if value is None:
+        return []
+    try:
+        length_us = duration_us(value)
+    except ValueError as wrong:
+        return [f"{option}: {wrong}"]
+    return [] if length_us >= least_us else [f"{option}: expected more than 0 seconds, got {value!r}"]
+
+
+def _moment_mistakes(option: str, value: When | None) -> list[str]:
+    if not isinstance(value, datetime):
+        return _duration_mistakes(option, value, least_us=0)
+    if value.tzinfo is None or value.utcoffset() is None:
+        return [
+            f"{option}: expected a datetime with a time zone, got the naive {value!r}; write datetime.now(UTC) + …"
+        ]
+    return []

@@ -1,0 +1,30 @@
+"""Arguments and results as JSON text: a closed list of types, decoded by the function's annotations.
+
+No pickle and no import by a stored name: what stored data can become is declared by the code that reads it.
+"""
+
+from evenflow.codec.calls import (
+    DEFAULT_MAX_BYTES,
+    decode_call,
+    decode_result,
+    encode_call,
+    encode_result,
+)
+from evenflow.codec.registry import register_type
+from evenflow.codec.signature import CallSignature
+from evenflow.codec.text import check_text
+from evenflow.codec.walk import MAX_DEPTH
+from evenflow.codec.wire import TAG
+
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "MAX_DEPTH",
+    "TAG",
+    "CallSignature",
+    "check_text",
+    "decode_call",
+    "decode_result",
+    "encode_call",
+    "encode_result",
+    "register_type",
+]

@@ -1,0 +1,33 @@
+"""The rule for texts that go into columns of their own: names, keys, groups."""
+
+import re
+
+from evenflow.errors import PayloadError
+
+_CONTROL_OR_SURROGATE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def check_text(what: str, value: str, max_length: int = 255) -> str:
+    """Give `value` back, or raise a `PayloadError` that says which `what` has which fault.
+
+    >>> check_text("group", "tenant-7", 255)
+    'tenant-7'
+    """
+    if not isinstance(value, str):
+        raise PayloadError(f"{what}: expected text, got {type(value).__name__}")
+    if len(value) > max_length:
+        raise PayloadError(f"{what}: expected at most {max_length} characters, got {len(value)}")
+    if not value.isprintable():
+        _check_characters(what, value)
+    return value
+
+
+def _check_characters(what: str, value: str) -> None:
+    found = _CONTROL_OR_SURROGATE.search(value)
+    if found is None:
+        return
+    code = ord(found.group())
+    kind = "NUL" if code == 0 else "a lone surrogate" if code >= 0xD800 else "a control character"
+    raise PayloadError(
+        f"{what}: {kind} (U+{code:04X} at position {found.start()}) cannot be stored; remove it"
+    )

@@ -1,0 +1,149 @@
+"""The values of a job's life: states, errors, and the one record in which a run ends. Plain data, no behaviour."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+FOREVER_US = 2**60  # later than any date: kept until somebody deletes it
+MAX_CRASHES = 3
+
+
+class State(StrEnum):
+    """Where a job is in its life.
+
+    >>> State("ready") is State.READY, State.FAILED.is_end
+    (True, True)
+    """
+
+    ARRIVING = "arriving"  # committed by a caller's transaction, not yet admitted
+    SCHEDULED = "scheduled"  # due later; retries too
+    WAITING = "waiting"  # a workflow step whose parents are open
+    BLOCKED = "blocked"  # its key is full
+    OVERFLOW = "overflow"  # its queue is over its bound
+    READY = "ready"  # may be claimed
+    CLAIMED = "claimed"  # prefetched by a worker, not started
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    EXPIRED = "expired"  # good_until passed first
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"  # a condition said so
+    DISCARDED = "discarded"  # an operator, or a full key, said so
+    QUARANTINED = "quarantined"  # killed its worker too often, or was forged
+
+    @property
+    def is_end(self) -> bool:
+        return self in ENDS
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self in (State.CLAIMED, State.RUNNING)
+
+
+ENDS = frozenset(
+    {
+        State.SUCCEEDED, State.FAILED, State.EXPIRED, State.CANCELLED, State.SKIPPED, State.DISCARDED, State.QUARANTINED,
+    }
+)  # fmt: skip
+
+
+class JobError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an attempt did not succeed, as text and data; never a class that is rebuilt.
+
+    >>> JobError("TASK_TIMEOUT", "ran longer than 30 s").code
+    'TASK_TIMEOUT'
+    """
+
+    code: str
+    message: str
+    class_name: str | None = None
+    traceback: str | None = None
+    data: Any = None
+    attempt: int | None = None
+    at: int | None = None
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """A job before it has an id: everything that enqueue writes."""
+
+    task: str
+    payload: str
+    queue: str = "default"
+    priority: int = 0
+    group: str | None = None
+    max_attempts: int = 1
+    run_at: int | None = None
+    good_until: int | None = None
+    run_id: int | None = None
+    unique_key: str | None = None
+    fails_on_crash: bool = False
+    headers: str | None = None
+    options: str | None = None
+
+
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """A job as a worker gets it. (id, epoch) is the fence of everything it writes."""
+
+    id: int
+    epoch: int
+    queue: str
+    task: str
+    group: str | None
+    priority: int
+    turn: float
+    attempt: int
+    max_attempts: int
+    crashes: int
+    created_at: int
+    run_at: int
+    started_at: int
+    good_until: int | None
+    payload: str
+    signature: str | None
+    headers: str | None
+    options: str | None
+
+
+class End(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """How one run ended: the only record a worker writes about it.
+
+    `state` is an end, or `ready`/`scheduled` where the job goes back; `refund` is 1 where the attempt was not used.
+    """
+
+    id: int
+    epoch: int
+    state: str
+    keep_us: int = 0
+    run_at: int | None = None
+    refund: int = 0
+    result: str | None = None
+    error: str | None = None
+
+
+class JobRecord(msgspec.Struct, frozen=True, gc=False):
+    """A job as it is stored, live or finished."""
+
+    id: int
+    state: State
+    queue: str
+    task: str
+    group: str | None
+    priority: int
+    attempt: int
+    max_attempts: int
+    crashes: int
+    created_at: int
+    run_at: int
+    started_at: int | None
+    finished_at: int | None
+    good_until: int | None
+    worker: int | None
+    unique_key: str | None
+    payload: str
+    result: str | None
+    errors: str | None
+    progress: str | None
+    headers: str | None
+    options: str | None
+    cancel_why: str | None

@@ -1,0 +1,107 @@
+"""The limits that a queue or a task declares: rates and breakers, as frozen values that check themselves.
+
+They only say what is wanted. How a rate admits and how a breaker opens is decided in `evenflow.rules`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeAlias
+
+from evenflow.checks import is_whole, whole
+from evenflow.durations import duration_us, parse_rate
+from evenflow.errors import ConfigError
+
+KeySource: TypeAlias = str | Callable[..., object]
+"""How a key is made from a call: an argument's name, a template (`"{tenant}/{region}"`) or a callable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most so many starts in any window of the given length, over the whole cluster.
+
+    `key` gives each value of the key a window of its own. `burst` is how many may start at once (default: the
+    whole count); smaller values spread the starts, `burst=1` spaces them evenly.
+
+    >>> Rate("60/minute", key="tenant", burst=10).window_us
+    60000000
+    """
+
+    limit: str
+    key: KeySource | None = None
+    burst: int | None = None
+    count: int = field(init=False, repr=False)
+    window_us: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            count, window_us = parse_rate(self.limit)
+        except ValueError as wrong:
+            raise ConfigError(f"Rate: {wrong}") from None
+        if count > window_us:
+            # Stored times cannot tell such starts apart, so no promise could be kept.
+            raise ConfigError(f"Rate: expected at most one start per microsecond, got {self.limit!r}")
+        if self.burst is not None and not (is_whole(self.burst) and 1 <= self.burst <= count):
+            raise ConfigError(
+                f"Rate({self.limit!r}): expected a burst from 1 to {count}, got {self.burst!r}; "
+                "more at once than the limit would break the limit"
+            )
+        _check_key("Rate", self.key)
+        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "window_us", window_us)
+
+    @property
+    def at_once(self) -> int:
+        """How many may start at one instant: the burst, or the whole count."""
+        return self.count if self.burst is None else self.burst
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """After so many failures in a row nothing starts for a cooldown; then one probe decides.
+
+    A `name` lets several tasks or queues share one breaker; without it each has its own. `probe_lease_s`
+    bounds how long a probe that shows no life keeps the next one waiting (default: the cooldown).
+
+    >>> Breaker(failure_threshold=3, cooldown_s=30).cooldown_us
+    30000000
+    """
+
+    failure_threshold: int = 5
+    cooldown_s: float | timedelta = 60
+    name: str | None = None
+    probe_lease_s: float | timedelta | None = None
+    cooldown_us: int = field(init=False, repr=False)
+    probe_lease_us: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        mistakes = whole("Breaker: failure_threshold", self.failure_threshold, 1)
+        if self.name is not None and (not isinstance(self.name, str) or not 1 <= len(self.name) <= 200):
+            mistakes.append(f"Breaker: expected a name of 1 to 200 characters, got {self.name!r}")
+        cooldown_us = _span_us("cooldown_s", self.cooldown_s, mistakes)
+        lease_us = cooldown_us
+        if self.probe_lease_s is not None:
+            lease_us = _span_us("probe_lease_s", self.probe_lease_s, mistakes)
+        if mistakes:
+            raise ConfigError(mistakes)
+        object.__setattr__(self, "cooldown_us", cooldown_us)
+        object.__setattr__(self, "probe_lease_us", lease_us)
+
+
+def _span_us(option: str, value: float | timedelta, mistakes: list[str]) -> int:
+    try:
+        length_us = duration_us(value)
+    except ValueError as wrong:
+        mistakes.append(f"Breaker: {option}: {wrong}")
+        return 0
+    if length_us == 0:
+        mistakes.append(f"Breaker: expected {option} above 0, got {value!r}")
+    return length_us
+
+
+def _check_key(owner: str, key: object) -> None:
+    if key is not None and not callable(key) and not (isinstance(key, str) and key):
+        raise ConfigError(
+            f"{owner}: expected a key that is an argument's name, a template such as '{{tenant}}/{{region}}' "
+            f"or a callable, got {key!r}"
+        )

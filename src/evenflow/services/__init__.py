@@ -1,0 +1,1 @@
+"""The house keepers of a queue: dispatcher, rescuer, pruner. Idempotent, so any number of hosts may run them."""

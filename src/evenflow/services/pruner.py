@@ -1,0 +1,34 @@
+"""The pruner: finished jobs whose retention has passed, partitions whose day has passed, groups that are idle."""
+
+import logging
+
+from evenflow.durations import DAY_US
+from evenflow.store import reads, upkeep
+from evenflow.store.open import AnyEngine
+from evenflow.store.postgres import PostgresEngine
+
+log = logging.getLogger("evenflow.services")
+
+BATCH = 1000
+EVERY_S = 30.0
+COSTS_KEPT_US = 7 * DAY_US
+
+
+class Pruner:
+    """Deletes in small steps; on PostgreSQL most of the history goes by dropping partitions."""
+
+    name = "pruner"
+
+    def __init__(self, engine: AnyEngine) -> None:
+        self._engine = engine
+
+    def step(self) -> float:
+        """One pass. Seconds until the next; 0 while there is more to do."""
+        if isinstance(self._engine, PostgresEngine):
+            created, dropped = upkeep.turn_partitions(self._engine)
+            if created or dropped:
+                log.info("history: %d partitions made, %d dropped", len(created), len(dropped))
+        pruned = upkeep.prune(self._engine, top=BATCH)
+        idle = upkeep.forget_idle_groups(self._engine, top=BATCH)
+        upkeep.forget_old_costs(self._engine, reads.now_us(self._engine) - COSTS_KEPT_US)
+        return 0.0 if max(pruned, idle) >= BATCH else EVERY_S

@@ -1,0 +1,77 @@
+"""The rescuer: notices workers that stand still and takes their jobs from them."""
+
+import logging
+
+from evenflow.clock import lease_s
+from evenflow.errors import Code, ProcessPrunedError
+from evenflow.ids import id_text
+from evenflow.job import JobError
+from evenflow.settings import Settings
+from evenflow.store import leases
+from evenflow.store.open import AnyEngine
+from evenflow.store.signals import Waker
+
+log = logging.getLogger("evenflow.services")
+
+
+class Rescuer:
+    """Judges by its own clock and its own successful looks: a worker is dead when its beat has not changed for a lease.
+
+    No wall clock is compared, and an outage of the database ages nobody: time counts only from one look to the next.
+    """
+
+    name = "rescuer"
+
+    def __init__(self, engine: AnyEngine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._waker = Waker(engine)
+        self._seen: dict[int, tuple[int, float]] = {}
+        self._looked_at: float | None = None
+        self._every_s = settings.heartbeat_ms / 1000
+
+    def step(self) -> float:
+        """One look. Seconds until the next."""
+        dead = self._find_dead()
+        if dead:
+            for worker in leases.bury(self._engine, dead):
+                log.warning(
+                    "worker %s has shown no life for its lease: its jobs are taken from it", id_text(worker)
+                )
+        rescue_orphans(self._engine, self._settings, _PRUNED, self._waker)
+        return self._every_s
+
+    def _find_dead(self) -> dict[int, int | None]:
+        now = lease_s()
+        # After a pause of our own (an outage, a suspended host) everybody gets a fresh lease.
+        if self._looked_at is not None and now - self._looked_at > 3 * self._every_s:
+            self._seen = {}
+        self._looked_at = now
+        present = leases.workers(self._engine)
+        dead: dict[int, int | None] = {}
+        seen = {}
+        for worker in present:
+            beat, since = self._seen.get(worker.id, (-1, now))
+            seen[worker.id] = (worker.beat, since if beat == worker.beat else now)
+            if now - seen[worker.id][1] >= worker.lease_us / 1_000_000:
+                dead[worker.id] = worker.beat
+        self._seen = seen
+        return dead
+
+
+def rescue_orphans(engine: AnyEngine, settings: Settings, error: JobError, waker: Waker) -> int:
+    """Take the jobs of everybody who is no longer in the books; how many."""
+    count = 0
+    while True:
+        rescued = leases.rescue(engine, error, settings.retention)
+        for job in rescued:
+            log.warning("job %s lost its worker (%s): now %s", id_text(job.id), error.class_name, job.state)
+        count += len(rescued)
+        waker.wake(*{job.queue for job in rescued if job.state == "ready"})
+        if len(rescued) < leases.BATCH:
+            return count
+
+
+_PRUNED = JobError(
+    Code.WORKER_CRASHED, "the heartbeat of the worker that ran this job ran out", ProcessPrunedError.__name__
+)

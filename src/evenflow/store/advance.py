@@ -1,0 +1,100 @@
+"""Advance: the pump's round trip. Finish these runs, give me more. And the same for claims that wait to be started."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from evenflow.job import Claimed, End
+from evenflow.store.engine import Engine, as_json
+
+
+class Want(msgspec.Struct, frozen=True):
+    """How many jobs of a queue a worker can take; `place` orders the queues of one claim."""
+
+    queue: str
+    place: int
+    top: int
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """Where a claim may begin to look in a band: what lies before was claimed about a second ago."""
+
+    queue: str
+    priority: int
+    turn: float
+    id: int
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a worker asks for. With `lease_us` the jobs are prefetched as `claimed`, else they run at once."""
+
+    wants: Sequence[Want] = ()
+    top: int = 0
+    bounds: Sequence[Bound] = ()
+    lease_us: int | None = None
+    moves_v: bool = True
+
+
+class Advanced(msgspec.Struct, frozen=True):
+    """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, and the bands
+    whose round this claim has moved: whatever enters them from now on comes behind that turn."""
+
+    claimed: list[Claimed]
+    lost: list[tuple[int, int]]
+    awaited: list[int]
+    moved: dict[tuple[str, int], float]
+
+
+NOTHING = Claim()
+
+
+def advance(
+    engine: Engine,
+    worker: int,
+    ends: Iterable[End] = (),
+    claim: Claim = NOTHING,
+    *,
+    now: int | None = None,
+    deadline_s: float = 30.0,
+) -> Advanced:
+    """Write the ends and claim, in one transaction.
+
+    An end counts only if its (id, epoch) is in flight at this worker; the others are returned as lost and change
+    nothing. A claim takes at most `top` jobs, at most `Want.top` of each queue, in the order of place, priority, turn
+    and id; never one that is paused, expired or locked by somebody else. Each claimed job has its epoch and attempt
+    raised by one.
+    """
+    rows = engine.run(
+        "advance",
+        {
+            "worker": worker,
+            "ends": as_json(list(ends)),
+            "wants": as_json(claim.wants),
+            "bounds": as_json(claim.bounds),
+            "top": claim.top if claim.wants else 0,
+            "claim_state": "running" if claim.lease_us is None else "claimed",
+            "lease_us": claim.lease_us,
+            "moves_v": claim.moves_v,
+            "now": now,
+        },
+        deadline_s=deadline_s,
+    )
+    claimed, lost, awaited, moved = [], [], [], {}
+    for row in rows:
+        if row[0] == "claimed":
+            claimed.append(Claimed(*row[1:]))
+        elif row[0] == "lost":
+            lost.append((row[1], row[2]))
+        elif row[0] == "awaited":
+            awaited.append(row[1])
+        else:
+            moved[row[3], row[6]] = row[7]
+    place = {want.queue: want.place for want in claim.wants}
+    claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
+    return Advanced(claimed, lost, awaited, moved)
+
+
+def start(engine: Engine, worker: int, jobs: Sequence[Claimed], *, now: int | None = None) -> set[int]:
+    """claimed -> running for those whose lease lives and that may run now; returns their ids. The others must not run."""
+    starts = as_json([{"id": job.id, "epoch": job.epoch} for job in jobs])
+    return {job for (job,) in engine.run("start_claimed", {"worker": worker, "starts": starts, "now": now})}

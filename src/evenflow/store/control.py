@@ -1,0 +1,105 @@
+"""Control: what operators and the dispatcher do to jobs and queues. Batches are bounded and go in id order."""
+
+from collections.abc import Mapping, Sequence
+
+from evenflow.job import JobError
+from evenflow.settings import Queue, Retention
+from evenflow.store.engine import Engine, as_json
+from evenflow.store.retention import kept_us
+
+
+def admit(engine: Engine, *, top: int = 1000, now: int | None = None) -> dict[str, int]:
+    """Admit arrivals and due jobs, at most `top` of each, at the current round; queue -> how many became ready."""
+    admitted: dict[str, int] = {}
+    for queue, count in engine.run("admit", {"top": top, "now": now}):
+        admitted[queue] = admitted.get(queue, 0) + count
+    return admitted
+
+
+def next_due(engine: Engine) -> int | None:
+    """When the next scheduled job is due, in stored time; 0 if something has arrived; None if nothing is planned."""
+    due: int | None = engine.run("next_due", {})[0][0]
+    return due
+
+
+def expire(engine: Engine, retention: Retention, *, top: int = 1000, now: int | None = None) -> list[int]:
+    """End jobs as `expired` whose good_until passed before they started. A job in flight is the worker's to judge."""
+    rows = engine.run("expire", {"top": top, "keep_us": kept_us(retention, "expired"), "now": now})
+    return [job for (job,) in rows]
+
+
+def withdraw(
+    engine: Engine, ids: Sequence[int], state: str, retention: Retention, *, error: JobError | None = None, why: str | None = None,
+    flags: bool = True, now: int | None = None,
+) -> dict[int, str]:  # fmt: skip
+    """End open jobs by hand. Returns id -> "ended", or "flagged" where a worker runs it and will be told.
+
+    Jobs that have ended already, or do not exist, are left out of the answer. Without `flags` running jobs are left alone.
+    """
+    rows = engine.run(
+        "withdraw",
+        {
+            "ids": as_json(ids), "state": state, "keep_us": kept_us(retention, state), "why": why, "flags": flags, "now": now,
+            "error": None if error is None else as_json(error),
+        },
+    )  # fmt: skip
+    return dict(rows)
+
+
+def retry(engine: Engine, ids: Sequence[int], *, now: int | None = None) -> list[int]:
+    """Failed, quarantined, cancelled, expired or discarded jobs go back to work under their id, with all attempts anew.
+
+    A scheduled job becomes due at once. A job whose unique key is taken stays where it is.
+    """
+    revived = engine.run("revive", {"ids": as_json(ids), "now": now})
+    hastened = engine.run("hasten", {"ids": as_json(ids), "now": now})
+    return [job for (job,) in [*revived, *hastened]]
+
+
+def discard(engine: Engine, ids: Sequence[int], retention: Retention, *, now: int | None = None) -> list[int]:
+    """Open jobs end `discarded`, and so do failed ones in history. Running jobs are left alone."""
+    ended = withdraw(engine, ids, "discarded", retention, flags=False, now=now)
+    return [*ended, *(job for (job,) in engine.run("forget", {"ids": as_json(ids)}))]
+
+
+def declare_queue(engine: Engine, queue: Queue) -> None:
+    """Store what the code says about a queue. Pauses and other words of an operator stay."""
+    engine.run(
+        "declare_queue",
+        {
+            "name": queue.name,
+            "priority": queue.priority,
+            "fair": queue.fair,
+            "max_concurrency": queue.max_concurrency,
+        },
+    )
+    set_weights(engine, queue.name, queue.weights or {})
+
+
+def set_weights(engine: Engine, queue: str, weights: Mapping[str, float]) -> None:
+    """The weights of a queue's groups; a group that is not named has weight 1."""
+    listed = [{"group_key": group, "weight": float(weight)} for group, weight in sorted(weights.items())]
+    engine.run("set_weights", {"queue": queue, "weights": as_json(listed)})
+
+
+def pause(
+    engine: Engine, queue: str, *, who: str | None = None, why: str | None = None, now: int | None = None
+) -> None:
+    """No new claims from this queue until it is resumed; what runs goes on. Lasts over restarts."""
+    engine.run("pause_queue", {"name": queue, "who": who, "why": why, "now": now})
+
+
+def resume(engine: Engine, queue: str) -> bool:
+    """Serve the queue again; False if it was not paused."""
+    return bool(engine.run("resume_queue", {"name": queue}))
+
+
+def learn_costs(
+    engine: Engine, costs: Mapping[tuple[str, str], tuple[int, int]], *, now: int | None = None
+) -> None:
+    """Report (queue, group) -> (runs, microseconds spent), for queues that are fair by time."""
+    listed = [
+        {"queue": queue, "group_key": group, "runs": runs, "spent_us": float(spent)}
+        for (queue, group), (runs, spent) in sorted(costs.items())
+    ]
+    engine.run("learn_costs", {"costs": as_json(listed), "now": now})

@@ -1,0 +1,133 @@
+"""Enqueue: one operation, written as steps, so that our engine or a caller's own connection can run it."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from evenflow.errors import StoreUnavailable
+from evenflow.ids import IdSource
+from evenflow.job import NewJob
+from evenflow.store.engine import Row, Steps, as_json
+
+Sign = Callable[[NewJob, int], str | None]
+_MAX_ROUNDS = 5
+
+
+class Enqueued(msgspec.Struct, frozen=True, gc=False):
+    """What became of one job: its id, or the live job that holds its unique key."""
+
+    id: int
+    is_new: bool = True
+
+
+class _Item(msgspec.Struct, omit_defaults=True, gc=False):
+    id: int
+    line: int
+    rank: int
+    task: str
+    max_attempts: int
+    payload: str
+    run_at: int | None = None
+    good_until: int | None = None
+    run_id: int | None = None
+    unique_key: str | None = None
+    fails_on_crash: bool = False
+    signature: str | None = None
+    headers: str | None = None
+    options: str | None = None
+
+
+class _Line(msgspec.Struct, gc=False):
+    line: int
+    queue: str
+    priority: int
+    group_key: str | None
+    jobs: int = 0
+
+
+def enqueue_steps(
+    jobs: Sequence[NewJob],
+    ids: IdSource,
+    *,
+    arriving: bool = False,
+    sign: Sign | None = None,
+    now: int | None = None,
+) -> Steps[list[Enqueued]]:
+    """Insert all jobs, each at its turn; or as `arriving`, inside a caller's transaction, without taking a lock.
+
+    All or nothing. A job whose unique key is held by a live job is not inserted: the holder is returned in its place.
+    If the connection is lost, the jobs that were committed after all are found by their ids and not inserted again.
+    """
+    numbers = yield from _fresh_ids(ids, len(jobs))
+    left = list(range(len(jobs)))  # places in `jobs`
+    holders: dict[int, int] = {}
+    may_have_committed = False
+    for _ in range(_MAX_ROUNDS):
+        batch, added = [(numbers[place], jobs[place]) for place in left], -1
+        try:
+            rows = yield "enqueue_arriving" if arriving else "enqueue", _parameters(batch, sign, now)
+            added = rows[0][0]
+        except StoreUnavailable:
+            if arriving:
+                raise
+            may_have_committed = True
+        if added == len(left):
+            break
+        found: list[Row] = yield (
+            "find_duplicates",
+            {"batch": as_json([_key(number, job) for number, job in batch])},
+        )
+        present: dict[int, int] = dict(found)
+        if added == 0 and not may_have_committed:
+            # Nothing of ours is there yet, so whatever carries one of our ids is another job.
+            taken = [place for place in left if present.get(numbers[place]) == numbers[place]]
+            for place, number in zip(taken, (yield from _fresh_ids(ids, len(taken))), strict=True):
+                numbers[place] = number
+        holders |= {
+            place: present[numbers[place]]
+            for place in left
+            if present.get(numbers[place], numbers[place]) != numbers[place]
+        }
+        left = [place for place in left if numbers[place] not in present]
+        if not left:
+            break
+    else:
+        raise StoreUnavailable(
+            f"{len(left)} jobs met a unique key that changed hands {_MAX_ROUNDS} times; try again"
+        )
+    return [
+        Enqueued(holders.get(place, number), place not in holders) for place, number in enumerate(numbers)
+    ]
+
+
+def _fresh_ids(ids: IdSource, count: int) -> Steps[list[int]]:
+    numbers = ids.take_reserved(count)
+    while numbers is None:
+        blocks = yield "reserve_ids", {"blocks": ids.blocks_needed(count)}
+        ids.add_blocks([block for (block,) in blocks])
+        numbers = ids.take_reserved(count)
+    return numbers
+
+
+def _key(number: int, job: NewJob) -> dict[str, int | str | None]:
+    return {"id": number, "unique_key": job.unique_key}
+
+
+def _parameters(batch: list[tuple[int, NewJob]], sign: Sign | None, now: int | None) -> dict[str, object]:
+    lines: dict[tuple[str, int, str | None], _Line] = {}
+    items = []
+    for number, job in batch:
+        place = (job.queue, job.priority, job.group)
+        line = lines.get(place)
+        if line is None:
+            line = lines[place] = _Line(len(lines), *place)
+        if job.run_at is None:
+            line.jobs += 1
+        items.append(
+            _Item(
+                number, line.line, line.jobs, job.task, job.max_attempts, job.payload, job.run_at, job.good_until,
+                job.run_id, job.unique_key, job.fails_on_crash, sign(job, number) if sign else None, job.headers,
+                job.options,
+            )
+        )  # fmt: skip
+    return {"batch": as_json(items), "lines": as_json(list(lines.values())), "now": now}

@@ -1,0 +1,33 @@
+"""Whether a folder can carry a SQLite queue: WAL and `flock` need one host and a local file system."""
+
+import ctypes
+import ctypes.util
+import sys
+from pathlib import Path
+
+from evenflow.errors import StoreRefused
+
+# f_type of statfs(2). On these, shared memory or locks are not those of one host.
+_NETWORK = {
+    0x6969: "NFS", 0x517B: "SMB", 0xFE534D42: "SMB2", 0xFF534D42: "CIFS", 0x01021997: "9p", 0x00C36400: "Ceph",
+    0x5346414F: "AFS", 0x0BD00BD0: "Lustre", 0x47504653: "GPFS", 0x7461636F: "OCFS2", 0x01161970: "GFS2",
+}  # fmt: skip
+_BYTES_OF_STATFS = 256
+
+
+def refuse_network_filesystem(folder: Path) -> None:
+    """StoreRefused where the folder lies on a file system that hosts share."""
+    kind = _filesystem_type(folder) if sys.platform == "linux" else None
+    if kind in _NETWORK:
+        raise StoreRefused(
+            f"SQLite: {str(folder)!r} is on {_NETWORK[kind]}, where several hosts could write at once and corrupt the file; "
+            "put the file on a local disk, or use PostgreSQL"
+        )
+
+
+def _filesystem_type(folder: Path) -> int | None:
+    libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+    buffer = ctypes.create_string_buffer(_BYTES_OF_STATFS)
+    if libc.statfs(str(folder).encode(), buffer) != 0:
+        return None
+    return ctypes.c_ulong.from_buffer(buffer).value & 0xFFFFFFFF

@@ -1,0 +1,24 @@
+"""Opening a store: from a database URL to an engine."""
+
+from evenflow.database_url import DatabaseUrl
+from evenflow.store.migrate import migrate
+from evenflow.store.postgres import PostgresEngine
+from evenflow.store.sqlite import SqliteEngine
+from evenflow.store.upkeep import turn_partitions
+
+AnyEngine = SqliteEngine | PostgresEngine
+
+
+def open_engine(database: DatabaseUrl, schema: str = "evenflow", *, pool_size: int = 4) -> AnyEngine:
+    """An engine for this database. Nothing is opened before its first use."""
+    if database.kind == "sqlite":
+        return SqliteEngine(database.path)
+    return PostgresEngine(database.conninfo, schema, pool_size=pool_size)
+
+
+def prepare(engine: AnyEngine) -> list[str]:
+    """Bring the tables up to date, with partitions for the coming days; names of the migrations applied."""
+    applied = [f"{migration.version:04d}_{migration.name}" for migration in migrate(engine)]
+    if applied and isinstance(engine, PostgresEngine):
+        turn_partitions(engine)
+    return applied

@@ -1,0 +1,189 @@
+"""The PostgreSQL engine: a few psycopg connections, no session state, a deadline on every call.
+
+Works behind a pooler in transaction mode: names are schema-qualified, nothing is set on a session, and prepared
+statements are left alone where a pooler is found.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from evenflow.errors import DriverMissing, StoreRefused, StoreUnavailable
+from evenflow.store.deadlines import Watch
+from evenflow.store.engine import Conflict, Parameters, Row, retried
+from evenflow.store.statements import Unit, load_units
+
+try:
+    import psycopg
+    from psycopg import sql as psycopg_sql
+except ImportError:  # the postgres extra is not installed; said when an engine is made
+    psycopg = None  # type: ignore[assignment]
+
+CONNECT_TIMEOUT_S = 5
+POOL_SIZE = 4
+# Plans must not change with the statistics of a moment: a table that was empty at the first run must not leave a scan
+# of all rows in the plan cache. Every hot statement has its index, so a scan is never the better plan.
+_PLANNING = "-c enable_seqscan=off -c enable_mergejoin=off -c jit=off"
+_KEEPALIVE: dict[str, Any] = {
+    "keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 10_000,
+}  # fmt: skip
+_CONFLICTS = {"40001", "40P01", "55P03"}
+# Classes and codes after which the same call may succeed: connection, resources, operator, read-only after a failover.
+_TRANSIENT_CLASSES = {"08", "53", "57", "58"}
+_TRANSIENT = {"25006", "25P03"}
+
+
+class PostgresEngine:
+    """Runs units on a PostgreSQL database, each in one round trip where it is one statement."""
+
+    kind = "postgres"
+
+    def __init__(self, conninfo: str, schema: str = "evenflow", *, pool_size: int = POOL_SIZE) -> None:
+        if psycopg is None:
+            raise DriverMissing("PostgreSQL needs psycopg", extra="postgres")
+        self._conninfo = conninfo
+        self.schema = schema
+        self._units = load_units("postgres", schema)
+        self._idle: list[psycopg.Connection[Row]] = []
+        self._pool_size = pool_size
+        self._room = threading.Semaphore(pool_size)
+        self._watch = Watch()
+        self._has_pooler = False
+        self._pid = os.getpid()
+
+    def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
+        unit = self._units[name]
+        return retried(lambda: self._run_once(unit, parameters, deadline_s))
+
+    def connect(self) -> "psycopg.Connection[Row]":
+        """A connection of one's own, outside of the pool: for LISTEN, migrations and tools."""
+        with translated():
+            return self._connect()
+
+    @contextlib.contextmanager
+    def session(self, deadline_s: float = 30.0) -> Iterator["psycopg.Connection[Row]"]:
+        """A pooled connection for one unit of work; closed instead of given back when it failed."""
+        self._drop_after_fork()
+        if not self._room.acquire(timeout=deadline_s):
+            raise StoreUnavailable(f"PostgreSQL: no connection was free within {deadline_s:g} s")
+        try:
+            with translated():
+                connection = self._idle_connection() or self._connect()
+                try:
+                    with self._watch.deadline(deadline_s, lambda: _cut(connection)):
+                        yield connection
+                except BaseException:
+                    _reset(connection)
+                    raise
+                finally:
+                    if not connection.closed:
+                        self._idle.append(connection)
+        finally:
+            self._room.release()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+        self._watch.close()
+
+    def _run_once(self, unit: Unit, parameters: Parameters, deadline_s: float) -> list[Row]:
+        stale = bool(self._idle)
+        try:
+            return self._run_on_session(unit, parameters, deadline_s)
+        except StoreUnavailable:
+            # An idle connection may have died with its server long before this call. A read is simply asked again.
+            if not stale or unit.mode != "read":
+                raise
+            return self._run_on_session(unit, parameters, deadline_s)
+
+    def _run_on_session(self, unit: Unit, parameters: Parameters, deadline_s: float) -> list[Row]:
+        with self.session(deadline_s) as connection:
+            if len(unit.statements) == 1:
+                return connection.execute(unit.statements[0].pyformat, parameters).fetchall()
+            rows: list[Row] = []
+            with connection.transaction():
+                for statement in unit.statements:
+                    cursor = connection.execute(statement.pyformat, parameters)
+                    rows += cursor.fetchall() if cursor.description else []
+            return rows
+
+    def _idle_connection(self) -> "psycopg.Connection[Row] | None":
+        try:
+            return self._idle.pop()  # no look before: another thread may take the last one in between
+        except IndexError:
+            return None
+
+    def _connect(self) -> "psycopg.Connection[Row]":
+        options: dict[str, Any] = {"autocommit": True, "connect_timeout": CONNECT_TIMEOUT_S, **_KEEPALIVE}
+        options |= {"application_name": "evenflow", "target_session_attrs": "read-write"}
+        if self._has_pooler:
+            return psycopg.connect(self._conninfo, prepare_threshold=None, **options)
+        try:
+            return psycopg.connect(self._conninfo, options=_PLANNING, **options)
+        except psycopg.OperationalError as refused:
+            # PgBouncer refuses start-up options: that is how we learn that it is there.
+            if "startup parameter" not in str(refused):
+                raise
+            self._has_pooler = True
+            return psycopg.connect(self._conninfo, prepare_threshold=None, **options)
+
+    def _drop_after_fork(self) -> None:
+        if self._pid != os.getpid():
+            _abandoned.extend(self._idle)  # closing would end the parent's sessions
+            self._idle, self._pid, self._watch = [], os.getpid(), Watch()
+            self._room = threading.Semaphore(self._pool_size)
+
+
+# Connections of a parent process: kept from the garbage collector, which would close them.
+_abandoned: list[Any] = []
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """psycopg's errors as "try again", "do not", or a conflict to run again at once."""
+    try:
+        yield
+    except psycopg.Error as error:
+        code = error.sqlstate or ""
+        text = f"PostgreSQL: {_first_line(error)}"
+        if code in _CONFLICTS:
+            raise Conflict(text) from error
+        lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not code
+        if lost or code[:2] in _TRANSIENT_CLASSES or code in _TRANSIENT:
+            raise StoreUnavailable(f"{text}{_advice(error)}") from error
+        raise StoreRefused(f"{text}{f' (SQLSTATE {code})' if code else ''}") from error
+
+
+def quoted(schema: str) -> "psycopg_sql.Identifier":
+    """A schema name as an identifier."""
+    return psycopg_sql.Identifier(schema)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _advice(error: Exception) -> str:
+    text = str(error)
+    if (
+        "Connection refused" in text
+        or "No such file or directory" in text
+        or "could not translate host name" in text
+    ):
+        return "; is the server running, and is the URL right?"
+    return ""
+
+
+def _reset(connection: "psycopg.Connection[Row]") -> None:
+    # After an error nothing about the session is known for sure; a new connection costs less than a wrong guess.
+    with contextlib.suppress(Exception):
+        connection.close()
+
+
+def _cut(connection: "psycopg.Connection[Row]") -> None:
+    """End a blocked call from outside: its socket is shut down under it, so it fails as a lost connection."""
+    with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as twin:
+        twin.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,273 @@
+"""Wake-ups: LISTEN/NOTIFY on PostgreSQL, PRAGMA data_version on SQLite. Only hints: whoever waits also looks by itself.
+
+Channels are `<schema>_wake` (work has come; the payload is a short hash of the queue, so that no name leaks to other
+users of the database) and `<schema>_done` (an awaited job has ended; no payload).
+"""
+
+import contextlib
+import os
+import select
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from evenflow.errors import StoreError
+from evenflow.store.open import AnyEngine
+from evenflow.store.postgres import PostgresEngine
+from evenflow.store.sqlite import SqliteEngine
+
+if TYPE_CHECKING:
+    import psycopg
+
+ARRIVAL = "+"  # something arrived inside a caller's transaction and wants to be admitted
+CANARY = "?"
+COALESCE_S = 0.02
+CANARY_EVERY_S = 15.0
+CANARY_WITHIN_S = 5.0
+RECONNECT_S = 5.0
+_FIRST_NAP_S = 0.001
+_LONGEST_NAP_S = 0.01
+
+
+def queue_mark(queue: str) -> str:
+    """What a wake-up says instead of the queue's name."""
+    return f"{zlib.crc32(queue.encode()):08x}"
+
+
+def channel(schema: str, kind: str) -> str:
+    return f"{schema}_{kind}"
+
+
+class Signals(Protocol):
+    """Waits for hints of one kind."""
+
+    def wait(self, timeout_s: float) -> set[str]:
+        """Payloads that came, as soon as one does; empty after the timeout or an interruption."""
+
+    def interrupt(self) -> None:
+        """End the wait that is under way, from another thread."""
+
+
+@contextlib.contextmanager
+def watch_signals(engine: AnyEngine, kind: str, *, most: int = 100) -> Iterator[Signals]:
+    """Hints of one kind ("wake" or "done"), for as long as the block lasts."""
+    watcher = Listener(engine, kind, most) if isinstance(engine, PostgresEngine) else VersionWatch(engine)
+    try:
+        yield watcher
+    finally:
+        watcher.close()
+
+
+class Interrupt:
+    """A pipe that ends a wait."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def set(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._writer, b"!")
+
+    def clear(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.read(self.reader, 4096)
+
+    def wait(self, timeout_s: float) -> bool:
+        """True if it was set within the time; cleared then."""
+        if select.select([self.reader], [], [], max(0.0, timeout_s))[0]:
+            self.clear()
+            return True
+        return False
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self._writer)
+
+
+class VersionWatch:
+    """SQLite: look whether another connection has committed. Costs microseconds, reads no page, naps in between."""
+
+    def __init__(self, engine: SqliteEngine) -> None:
+        self._engine = engine
+        self._interrupt = Interrupt()
+        self._seen = self._version()
+        engine.watchers.append(self)  # commits on this very connection do not change its data_version
+
+    def wait(self, timeout_s: float) -> set[str]:
+        ends_at = time.monotonic() + timeout_s
+        nap = _FIRST_NAP_S
+        while (left := ends_at - time.monotonic()) > 0:
+            version = self._version()
+            if version != self._seen:
+                self._seen = version
+                return {ARRIVAL}
+            if self._interrupt.wait(min(nap, left)):
+                return set()
+            nap = min(nap * 1.5, _LONGEST_NAP_S)
+        return set()
+
+    def interrupt(self) -> None:
+        self._interrupt.set()
+
+    def close(self) -> None:
+        self._engine.watchers.remove(self)
+        self._interrupt.close()
+
+    def _version(self) -> int:
+        with contextlib.suppress(StoreError):
+            return self._engine.data_version()
+        return -1
+
+
+class Listener:
+    """PostgreSQL: LISTEN on a connection of its own, with a canary: a connection that is dead in silence is replaced.
+
+    Where LISTEN is impossible (a pooler in transaction mode, a standby), waits simply last until their timeout.
+    """
+
+    def __init__(self, engine: PostgresEngine, kind: str, most: int) -> None:
+        self._engine = engine
+        self._channel = channel(engine.schema, kind)
+        self._most = most
+        self._interrupt = Interrupt()
+        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+        self._connect_at = 0.0
+        self._heard_at = self._asked_at = 0.0
+        self.is_listening = False
+
+    def wait(self, timeout_s: float) -> set[str]:
+        ends_at = time.monotonic() + timeout_s
+        while (left := ends_at - time.monotonic()) > 0:
+            connection = self._connected()
+            if connection is None:
+                self._interrupt.wait(min(left, RECONNECT_S))
+                return set()
+            try:
+                ready = select.select(
+                    [connection.fileno(), self._interrupt.reader], [], [], min(left, CANARY_WITHIN_S)
+                )[0]
+                if self._interrupt.reader in ready:
+                    self._interrupt.clear()
+                    return set()
+                payloads = self._drain(connection) if ready else set()
+                self._check_canary(connection, payloads)
+            except (
+                Exception
+            ):  # whatever a dying connection says, the answer is a new one, and polling meanwhile
+                self._drop()
+                return set()
+            if found := payloads - {CANARY}:
+                return found
+        return set()
+
+    def interrupt(self) -> None:
+        self._interrupt.set()
+
+    def close(self) -> None:
+        self._drop()
+        self._interrupt.close()
+
+    def _connected(self) -> "psycopg.Connection[tuple[object, ...]] | None":
+        now = time.monotonic()
+        if self._connection is None and now >= self._connect_at:
+            self._connect_at = now + RECONNECT_S
+            with contextlib.suppress(Exception):
+                connection = self._engine.connect()
+                connection.execute(f'listen "{self._channel}"'.encode())
+                self._connection, self._heard_at, self._asked_at = connection, now, now
+                self._ask(connection)
+        return self._connection
+
+    def _drain(self, connection: "psycopg.Connection[tuple[object, ...]]") -> set[str]:
+        return {notify.payload for notify in connection.notifies(timeout=0, stop_after=self._most)}
+
+    def _ask(self, connection: "psycopg.Connection[tuple[object, ...]]") -> None:
+        self._asked_at = time.monotonic()
+        connection.execute("select pg_notify(%s, %s)", (self._channel, CANARY))
+
+    def _check_canary(self, connection: "psycopg.Connection[tuple[object, ...]]", payloads: set[str]) -> None:
+        now = time.monotonic()
+        if payloads:
+            self._heard_at, self.is_listening = now, True
+        if self._heard_at < self._asked_at and now - self._asked_at > CANARY_WITHIN_S:
+            self.is_listening = False
+            self._drop()
+        elif now - max(self._heard_at, self._asked_at) > CANARY_EVERY_S:
+            self._ask(connection)
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(Exception):
+                self._connection.close()
+        self._connection, self.is_listening = None, False
+
+
+class Waker:
+    """Sends wake-ups after commits: the first at once, then at most one per queue in 20 ms, the last one never lost."""
+
+    def __init__(self, engine: AnyEngine) -> None:
+        self._engine = engine
+        self._sends = isinstance(engine, PostgresEngine)
+        self._lock = threading.Lock()
+        self._sent_at: dict[str, float] = {}
+        self._pending: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def wake(self, *queues: str) -> None:
+        """Work has come to these queues. Never fails: a lost hint costs latency, never work."""
+        if self._sends:
+            self._send_or_delay({queue_mark(queue) for queue in queues})
+        else:
+            self._interrupt_watchers()
+
+    def wake_dispatchers(self) -> None:
+        """Something arrived that has to be admitted first."""
+        if self._sends:
+            self._send_or_delay({ARRIVAL})
+        else:
+            self._interrupt_watchers()
+
+    def announce_ends(self) -> None:
+        """Jobs that somebody waits for have ended."""
+        if self._sends:
+            self._notify("done", "")
+        else:
+            self._interrupt_watchers()
+
+    def _interrupt_watchers(self) -> None:
+        assert isinstance(self._engine, SqliteEngine)
+        for watcher in list(self._engine.watchers):
+            watcher.interrupt()
+
+    def _send_or_delay(self, payloads: set[str]) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = {payload for payload in payloads if now - self._sent_at.get(payload, -1.0) >= COALESCE_S}
+            self._sent_at.update(dict.fromkeys(due, now))
+            self._pending |= payloads - due
+            if self._pending and self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._send_pending, name="evenflow-waker", daemon=False
+                )
+                self._thread.start()
+        for payload in due:
+            self._notify("wake", payload)
+
+    def _send_pending(self) -> None:
+        while True:
+            time.sleep(COALESCE_S)
+            with self._lock:
+                payloads, self._pending = self._pending, set()
+                if not payloads:
+                    self._thread = None
+                    return
+                self._sent_at.update(dict.fromkeys(payloads, time.monotonic()))
+            for payload in payloads:
+                self._notify("wake", payload)
+
+    def _notify(self, kind: str, payload: str) -> None:
+        with contextlib.suppress(StoreError):
+            assert isinstance(self._engine, PostgresEngine)
+            self._engine.run("wake", {"channel": channel(self._engine.schema, kind), "payload": payload})

@@ -1,0 +1,106 @@
+-- name: advance
+-- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options
+-- The pump's one round trip: finish these runs, give me more. One statement, so one transaction and one flush.
+-- ends: every write is fenced by (id, epoch, worker) and goes through the primary key: a partial index on running rows
+--   fills with dead entries while somebody holds an old snapshot.
+-- claim: walks job_ready from the bound the worker remembers (dead entries lie before it), locks, skips what others
+--   lock, updates by ctid. MATERIALIZED, because IN (SELECT .. LIMIT) may claim more than LIMIT.
+-- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), moved (V of a band is now this
+--   turn: from here on everything enters behind it), claimed. V is moved by whoever finds its row free.
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+ends as materialized (
+  select e.* from jsonb_to_recordset(cast(:ends as jsonb)) as e (
+    id bigint, epoch integer, state text, keep_us bigint, run_at bigint, refund integer, result text, error text)
+),
+ended as (
+  delete from evenflow.job j using ends e
+  where j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint) and e.state not in ('ready', 'scheduled')
+  returning j.*, e.state as end_state, e.keep_us as end_keep_us, e.result, e.error
+),
+archived as (
+  insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
+    options, errors, progress, payload, result)
+  select id, now + end_keep_us, created_at, run_at, started_at, now, good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes, priority, fails_on_crash, end_state, queue, task, group_key, unique_key, signature, headers,
+    options,
+    case when error is null then errors when errors is null or length(errors) > 65536 then '[' || error || ']'
+         else left(errors, -1) || ',' || error || ']' end,
+    progress, payload, result
+  from ended, clock where end_keep_us > 0
+),
+returned as (
+  update evenflow.job j set state = e.state, worker = null, lease_until = null,
+    run_at = coalesce(e.run_at, j.run_at), attempt = j.attempt - coalesce(e.refund, 0),
+    errors = case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']'
+                  else left(j.errors, -1) || ',' || e.error || ']' end,
+    turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
+                else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
+  from ends e, clock
+  where j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint) and e.state in ('ready', 'scheduled')
+  returning j.id, j.epoch
+),
+wanted as materialized (
+  select w.* from jsonb_to_recordset(cast(:wants as jsonb)) as w (queue text, place integer, top integer)
+),
+bounds as materialized (
+  select b.* from jsonb_to_recordset(cast(:bounds as jsonb)) as b (queue text, priority smallint, turn double precision, id bigint)
+),
+candidates as materialized (
+  select c.at from (
+    select w.queue, w.top from wanted w
+    where not exists (select from evenflow.queue q where q.name = w.queue and q.paused_at is not null)
+    order by w.place) w,
+  lateral (
+    select l.at from (
+      select b.queue, b.priority, coalesce(s.turn, '-infinity') as turn, coalesce(s.id, 0) as id
+      from evenflow.band b left join bounds s on s.queue = b.queue and s.priority = b.priority
+      where b.queue = w.queue order by b.priority) b,
+    lateral (
+      select j.ctid as at from evenflow.job j
+      where j.queue = b.queue and j.priority = b.priority and j.state = 'ready' and (j.turn, j.id) >= (b.turn, b.id)
+        and (j.good_until is null or j.good_until > (select now from clock))
+      order by j.turn, j.id limit w.top
+      for no key update skip locked) l
+    limit w.top) c
+  limit cast(:top as integer)
+),
+claimed as (
+  update evenflow.job j set state = cast(:claim_state as text), epoch = epoch + 1, attempt = attempt + 1,
+    worker = cast(:worker as bigint), started_at = now, lease_until = now + cast(:lease_us as bigint)
+  from candidates c, clock where j.ctid = c.at
+  returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
+    j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options
+),
+front as (
+  select queue, priority, max(turn) as turn from claimed where cast(:moves_v as boolean) group by queue, priority
+),
+first_round as (
+  insert into evenflow.round (queue, priority, v) select queue, priority, turn from front
+  where not exists (select from evenflow.round r where r.queue = front.queue and r.priority = front.priority)
+  on conflict do nothing
+  returning queue, priority, v
+),
+free_round as materialized (
+  select r.ctid as at, f.turn from evenflow.round r join front f on f.queue = r.queue and f.priority = r.priority
+  where r.v < f.turn for no key update of r skip locked
+),
+next_round as (
+  update evenflow.round r set v = f.turn from free_round f where r.ctid = f.at
+  returning r.queue, r.priority, r.v
+)
+select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, cast(null as smallint) as priority,
+  cast(null as double precision) as turn, cast(null as integer) as attempt, cast(null as integer) as max_attempts,
+  cast(null as smallint) as crashes, cast(null as bigint) as created_at, cast(null as bigint) as run_at,
+  cast(null as bigint) as started_at, cast(null as bigint) as good_until,
+  null as payload, null as signature, null as headers, null as options
+from ends e
+where (e.id, e.epoch) not in (select d.id, d.epoch from ended d) and (e.id, e.epoch) not in (select r.id, r.epoch from returned r)
+union all
+select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+from ended d where d.awaited
+union all
+select 'moved', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null
+from (select * from first_round union all select * from next_round) m
+union all
+select 'claimed', c.* from claimed c;

@@ -1,0 +1,146 @@
+-- name: expire
+-- returns: id
+-- Jobs whose good_until has passed before they started. Bounded, so a large dead backlog is cleared in steps.
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+late as materialized (
+  select j.id from evenflow.job j
+  where j.good_until <= (select now from clock) and j.state not in ('claimed', 'running')
+  order by j.good_until limit cast(:top as integer) for update skip locked
+),
+ended as (delete from evenflow.job j using late where j.id = late.id returning j.*),
+archived as (
+  insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
+    options, errors, progress, payload)
+  select id, now + cast(:keep_us as bigint), created_at, run_at, started_at, now, good_until, worker, run_id, epoch,
+    attempt, max_attempts, crashes, priority, fails_on_crash, 'expired', queue, task, group_key, unique_key, signature, headers, options,
+    errors, progress, payload
+  from ended, clock where cast(:keep_us as bigint) > 0
+)
+select id from ended;
+
+-- name: withdraw
+-- returns: id, outcome
+-- Ends open jobs by hand as `state` (cancelled, discarded, skipped). A job in flight is not torn from its worker: where
+-- `flags` is set it is marked, and the worker ends it. outcome: ended, flagged. Ids in id order, like every batch.
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+named as materialized (
+  select j.id, j.state in ('claimed', 'running') as in_flight from evenflow.job j
+  where j.id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+  order by j.id for update
+),
+ended as (delete from evenflow.job j using named n where j.id = n.id and not n.in_flight returning j.*),
+archived as (
+  insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
+    options, errors, progress, payload)
+  select id, now + cast(:keep_us as bigint), created_at, run_at, started_at, now, good_until, worker, run_id, epoch,
+    attempt, max_attempts, crashes, priority, fails_on_crash, cast(:state as text), queue, task, group_key, unique_key, signature, headers,
+    options,
+    case when cast(:error as text) is null then errors when errors is null then '[' || cast(:error as text) || ']'
+         else left(errors, -1) || ',' || cast(:error as text) || ']' end,
+    progress, payload
+  from ended, clock where cast(:keep_us as bigint) > 0
+),
+flagged as (
+  update evenflow.job j set cancel_at = now, cancel_why = cast(:why as text)
+  from named n, clock where j.id = n.id and n.in_flight and cast(:flags as boolean)
+  returning j.id
+)
+select id, 'ended' as outcome from ended union all select id, 'flagged' from flagged;
+
+-- name: hasten
+-- returns: id
+-- A scheduled job is due now (a retry by hand does not wait for its back-off).
+update evenflow.job j set run_at = now
+from (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
+where j.state = 'scheduled' and j.id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+returning j.id;
+
+-- name: revive
+-- returns: id
+-- Finished jobs go back to work under their own id, with all attempts anew and their past errors kept. A job whose
+-- unique key is taken by a live one stays in history. They arrive like any other and are admitted by the next pump.
+with named as materialized (
+  select h.* from evenflow.history h
+  where h.id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+    and h.state in ('failed', 'quarantined', 'cancelled', 'discarded', 'expired')
+),
+back as (
+  insert into evenflow.job (id, created_at, run_at, run_id, epoch, max_attempts, priority, fails_on_crash, state, queue, task, group_key,
+    unique_key, signature, headers, options, errors, payload)
+  select n.id, n.created_at, now, n.run_id, n.epoch, n.max_attempts, n.priority, n.fails_on_crash, 'arriving', n.queue, n.task, n.group_key,
+    n.unique_key, n.signature, n.headers, n.options, n.errors, n.payload
+  from named n, (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
+  on conflict do nothing
+  returning id
+),
+gone as (delete from evenflow.history h using back where h.id = back.id)
+select id from back;
+
+-- name: forget
+-- returns: id
+-- Finished jobs that nobody wants to retry: marked discarded in history.
+update evenflow.history h set state = 'discarded'
+where h.id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+  and h.state in ('failed', 'quarantined', 'cancelled', 'expired')
+returning h.id;
+
+-- name: await_job
+-- returns: id
+-- The finish of a job that somebody waits for is announced; others are not.
+update evenflow.job j set awaited = true where j.id = cast(:id as bigint) returning j.id;
+
+-- name: declare_queue
+-- returns: name
+-- What the code says about a queue. A pause belongs to the operator and is left alone.
+insert into evenflow.queue as q (name, priority, fair, max_concurrency)
+values (cast(:name as text), cast(:priority as smallint), cast(:fair as text), cast(:max_concurrency as integer))
+on conflict (name) do update set priority = excluded.priority, fair = excluded.fair, max_concurrency = excluded.max_concurrency
+  where (q.priority, q.fair, q.max_concurrency) is distinct from (excluded.priority, excluded.fair, excluded.max_concurrency)
+returning name;
+
+-- name: set_weights
+-- returns: group_key
+with weights as (select * from jsonb_to_recordset(cast(:weights as jsonb)) as w (group_key text, weight double precision)),
+gone as (
+  delete from evenflow.group_weight g
+  where g.queue = cast(:queue as text) and g.group_key not in (select group_key from weights)
+)
+insert into evenflow.group_weight as g (queue, group_key, weight)
+select cast(:queue as text), group_key, weight from weights
+on conflict (queue, group_key) do update set weight = excluded.weight
+returning group_key;
+
+-- name: pause_queue
+-- returns: name
+insert into evenflow.queue as q (name, paused_at, paused_by, paused_why)
+select cast(:name as text), coalesce(cast(:now as bigint), evenflow.now_us()), cast(:who as text), cast(:why as text)
+on conflict (name) do update
+  set paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_why = excluded.paused_why
+returning name;
+
+-- name: resume_queue
+-- returns: name
+update evenflow.queue set paused_at = null, paused_by = null, paused_why = null
+where name = cast(:name as text) and paused_at is not null
+returning name;
+
+-- name: learn_costs
+-- returns: queue
+-- Executed time per group, learnt by an exponential mean over the reported runs; feeds fairness by time.
+with report as (
+  select r.* from jsonb_to_recordset(cast(:costs as jsonb)) as r (queue text, group_key text, runs integer, spent_us double precision)
+  where r.runs > 0
+),
+learnt as (
+  insert into evenflow.group_cost as g (queue, group_key, cost_us, updated_at)
+  select queue, group_key, greatest(spent_us / runs, 1), coalesce(cast(:now as bigint), evenflow.now_us()) from report
+  order by queue, group_key
+  on conflict (queue, group_key) do update set updated_at = excluded.updated_at,
+    cost_us = g.cost_us + (excluded.cost_us - g.cost_us) * 0.2
+)
+update evenflow.queue q set mean_cost_us = coalesce(q.mean_cost_us + (m.mean - q.mean_cost_us) * 0.2, m.mean)
+from (select queue, greatest(sum(spent_us) / sum(runs), 1) as mean from report group by queue) m
+where q.name = m.queue
+returning q.name as queue;

@@ -1,0 +1,177 @@
+-- name: reserve_ids
+-- returns: block
+-- Sequence values are handed out outside of transactions: nobody ever waits here, and a rollback only leaves a gap.
+select nextval('evenflow.id_block') as block from generate_series(1, cast(:blocks as integer));
+
+-- name: enqueue
+-- returns: added
+-- Inserts a batch and admits it in the same statement: a job without run_at is `ready` at its turn, one with it is
+-- `scheduled`. The batch is one JSON parameter; payloads are JSON strings inside it, so the server never parses them.
+-- `lines` are its distinct (queue, priority, group), each with the number of ready jobs; a job names its line and its
+-- rank there. So a group's row is touched once per batch, in name order, and no join runs over three columns, where
+-- the planner expects one row and takes a nested loop (10x slower at 10,000 jobs in 1,000 groups).
+-- In id order: of two jobs with one unique key the first goes in, and the indexes are filled from left to right (10 % faster).
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+home as materialized (
+  select l.line, l.queue, l.priority, l.group_key, l.jobs, x.queue is null as is_new, coalesce(q.fair, '') <> 'fifo' as takes_turns,
+    cast((l.queue, l.priority, l.group_key) as text) as label,
+    case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry,
+    case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1) else 1 end / coalesce(w.weight, 1) as step
+  from clock, jsonb_to_recordset(cast(:lines as jsonb)) as l (line integer, queue text, priority smallint, group_key text, jobs integer)
+  left join evenflow.queue q on q.name = l.queue
+  left join evenflow.round r on r.queue = l.queue and r.priority = l.priority
+  left join evenflow.band x on x.queue = l.queue and x.priority = l.priority
+  left join evenflow.group_weight w on w.queue = l.queue and w.group_key = l.group_key
+  left join evenflow.group_cost c on c.queue = l.queue and c.group_key = l.group_key
+),
+bands as (
+  insert into evenflow.band (queue, priority) select distinct queue, priority from home where is_new order by queue, priority
+  on conflict do nothing
+),
+tails as (
+  insert into evenflow.group_tail as g (queue, priority, group_key, tail, span)
+  select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step from home
+  where takes_turns and group_key is not null and jobs > 0
+  order by queue, priority, group_key
+  on conflict (queue, priority, group_key) do update
+    set tail = greatest(g.tail + excluded.span, excluded.tail), span = excluded.span
+  returning cast((queue, priority, group_key) as text) as label, tail
+),
+places as materialized (
+  select h.line, h.queue, h.priority, h.group_key, coalesce(t.tail - h.jobs * h.step, h.entry) as base,
+    case when t.tail is null then 0 else h.step end as step
+  from home h left join tails t on t.label = h.label
+),
+added as (
+  insert into evenflow.job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
+    run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn)
+  select b.id, p.queue, b.task, p.priority, p.group_key, b.max_attempts, now, coalesce(b.run_at, now), b.good_until,
+    b.run_id, b.unique_key, coalesce(b.fails_on_crash, false), b.signature, b.headers, b.options, b.payload,
+    case when b.run_at is null then 'ready' else 'scheduled' end, p.base + p.step * b.rank
+  from clock, jsonb_to_recordset(cast(:batch as jsonb)) as b (
+    id bigint, line integer, rank integer, task text, max_attempts integer, run_at bigint, good_until bigint, run_id bigint,
+    unique_key text, fails_on_crash boolean, signature text, headers text, options text, payload text)
+  join places p on p.line = b.line
+  order by b.id
+  on conflict do nothing
+  returning id
+)
+select count(*) as added from added;
+
+-- name: enqueue_arriving
+-- returns: added
+-- Inside a caller's transaction: a plain insert that takes no lock anybody else could wait for (a unique key apart).
+-- The next pump admits the jobs after the caller's commit.
+with added as (
+  insert into evenflow.job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
+    run_id, unique_key, fails_on_crash, signature, headers, options, payload, state)
+  select b.id, l.queue, b.task, l.priority, l.group_key, b.max_attempts, now, coalesce(b.run_at, now), b.good_until,
+    b.run_id, b.unique_key, coalesce(b.fails_on_crash, false), b.signature, b.headers, b.options, b.payload, 'arriving'
+  from (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock,
+  jsonb_to_recordset(cast(:batch as jsonb)) as b (
+    id bigint, line integer, rank integer, task text, max_attempts integer, run_at bigint, good_until bigint, run_id bigint,
+    unique_key text, fails_on_crash boolean, signature text, headers text, options text, payload text)
+  join jsonb_to_recordset(cast(:lines as jsonb)) as l (line integer, queue text, priority smallint, group_key text) on l.line = b.line
+  order by b.id
+  on conflict do nothing
+  returning id
+)
+select count(*) as added from added;
+
+-- name: find_duplicates
+-- mode: read
+-- returns: id, existing
+-- For each new id that was not inserted: the live job that holds its unique key, or the job itself where an earlier
+-- try of the same enqueue had committed after all (then it may even have finished).
+select b.id, coalesce(s.id, h.id, j.id) as existing
+from jsonb_to_recordset(cast(:batch as jsonb)) as b (id bigint, unique_key text)
+left join evenflow.job s on s.id = b.id
+left join evenflow.job j on j.unique_key = b.unique_key
+left join evenflow.history h on h.id = b.id
+where s.id is not null or j.id is not null or h.id is not null;
+
+-- name: wake
+-- mode: wake
+-- returns: sent
+-- Its own statement after the enqueue's commit: NOTIFY holds one lock for the whole server until its commit is flushed,
+-- so it must not carry the job's flush. A lost wake-up costs latency, never work; hence no flush here either.
+select set_config('synchronous_commit', 'off', true) as sent from pg_notify(cast(:channel as text), cast(:payload as text));
+
+-- name: wake_with_commit
+-- returns: sent
+-- Inside a caller's transaction the notification leaves with the caller's own commit.
+select pg_notify(cast(:channel as text), cast(:payload as text)) as sent;
+
+-- name: admit
+-- returns: queue, admitted
+-- The admission of jobs that are already rows: arrivals whose caller has committed, and scheduled jobs that are due
+-- (retries too). The same rule as in enqueue, so they enter at the current round. Bounded by `top`; skips locked rows.
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+arrived as materialized (
+  select j.id from evenflow.job j where j.state = 'arriving' order by j.id
+  limit cast(:top as integer) for no key update skip locked
+),
+due as materialized (
+  select j.id from evenflow.job j where j.state = 'scheduled' and j.run_at <= (select now from clock)
+  order by j.run_at, j.id limit cast(:top as integer) for no key update skip locked
+),
+batch as materialized (
+  select j.id, j.queue, j.priority, j.group_key, now, j.run_at <= now as is_due,
+    case when j.run_at <= now then cast((j.queue, j.priority, j.group_key) as text) end as line
+  from clock, (select id from arrived union all select id from due) p join evenflow.job j on j.id = p.id
+),
+home as materialized (
+  select d.queue, d.priority, x.queue is null as is_new, coalesce(q.fair, 'round-robin') as fair, q.mean_cost_us,
+    case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry
+  from clock, (select distinct queue, priority from batch) d
+  left join evenflow.queue q on q.name = d.queue
+  left join evenflow.round r on r.queue = d.queue and r.priority = d.priority
+  left join evenflow.band x on x.queue = d.queue and x.priority = d.priority
+),
+bands as (
+  insert into evenflow.band (queue, priority) select queue, priority from home where is_new order by queue, priority
+  on conflict do nothing
+),
+share as materialized (
+  select s.line, s.queue, s.priority, s.group_key, s.jobs, h.entry,
+    case when h.fair = 'time' then coalesce(c.cost_us / h.mean_cost_us, 1) else 1 end / coalesce(w.weight, 1) as step
+  from (select b.line, min(b.queue) as queue, min(b.priority) as priority, min(b.group_key) as group_key, count(*) as jobs
+        from batch b where b.line is not null and b.group_key is not null group by b.line) s
+  cross join lateral (select * from home h where h.queue = s.queue and h.priority = s.priority) h
+  left join evenflow.group_weight w on w.queue = s.queue and w.group_key = s.group_key
+  left join evenflow.group_cost c on c.queue = s.queue and c.group_key = s.group_key
+  where h.fair <> 'fifo'
+),
+tails as (
+  insert into evenflow.group_tail as g (queue, priority, group_key, tail, span)
+  select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step from share
+  order by queue, priority, group_key
+  on conflict (queue, priority, group_key) do update
+    set tail = greatest(g.tail + excluded.span, excluded.tail), span = excluded.span
+  returning cast((queue, priority, group_key) as text) as line, tail
+),
+lines as materialized (
+  select s.line, s.step, t.tail - s.jobs * s.step as base from share s join tails t on t.line = s.line
+),
+placed as materialized (
+  select b.id, b.is_due,
+    case when l.base is null then (select h.entry from home h where h.queue = b.queue and h.priority = b.priority)
+         else l.base + l.step * row_number() over (partition by b.line order by b.id) end as turn
+  from batch b left join lines l on l.line = b.line
+),
+admitted as (
+  update evenflow.job j set state = case when p.is_due then 'ready' else 'scheduled' end, turn = p.turn
+  from placed p where j.id = p.id
+  returning j.queue, p.is_due
+)
+select queue, count(*) as admitted from admitted where is_due group by queue;
+
+-- name: next_due
+-- mode: read
+-- returns: run_at
+-- When the dispatcher has to look again: the earliest scheduled job. An arrival counts as due now.
+select min(run_at) as run_at from (
+  (select 0 as run_at from evenflow.job where state = 'arriving' limit 1)
+  union all
+  (select run_at from evenflow.job where state = 'scheduled' order by run_at limit 1)
+) soonest;

@@ -1,0 +1,121 @@
+-- name: register_worker
+-- returns: id
+-- The first heartbeat is this insert: no moment exists in which a worker can hold a job without being seen alive.
+insert into evenflow.worker (id, parent, kind, host, pid, started_at, beat_at, lease_us, about)
+select cast(:id as bigint), cast(:parent as bigint), cast(:kind as text), cast(:host as text), cast(:pid as integer),
+  now, now, cast(:lease_us as bigint), cast(:about as text)
+from (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
+returning id;
+
+-- name: beat
+-- returns: id, epoch, why
+-- Renews the lease of one process and of what it has prefetched. No row 'alive' means: declared dead, stop at once.
+-- The other rows are jobs of this worker that somebody wants cancelled.
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+alive as (
+  update evenflow.worker w set beat = w.beat + 1, beat_at = now, about = coalesce(cast(:about as text), w.about)
+  from clock where w.id = cast(:worker as bigint)
+  returning w.id
+),
+renewed as (
+  update evenflow.job j set lease_until = now + cast(:lease_us as bigint)
+  from alive, clock where j.state = 'claimed' and j.worker = alive.id
+)
+select alive.id, 0 as epoch, 'alive' as why from alive
+union all
+select j.id, j.epoch, coalesce(j.cancel_why, '') from evenflow.job j
+where j.state in ('claimed', 'running') and j.worker = cast(:worker as bigint) and j.cancel_at is not null;
+
+-- name: list_workers
+-- mode: read
+-- returns: id, parent, kind, host, pid, started_at, beat, beat_at, lease_us, about
+select id, parent, kind, host, pid, started_at, beat, beat_at, lease_us, about from evenflow.worker order by id;
+
+-- name: bury_workers
+-- returns: id
+-- Takes dead workers from the books. `beat` is the value at which the observer saw it stand still, so a worker that
+-- has beaten since is left alone; -1 is proof of death (the parent has reaped the process).
+delete from evenflow.worker w
+using jsonb_to_recordset(cast(:workers as jsonb)) as d (id bigint, beat bigint)
+where w.id = d.id and (d.beat = w.beat or d.beat = -1)
+returning w.id;
+
+-- name: rescue
+-- returns: id, state, queue
+-- Jobs in flight without a living owner (anti-join: no identity can hide them), at most `top`. A running one counts a
+-- crash and gets its attempt back; it is quarantined at `max_crashes`, fails where its task says so, else is ready again.
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+orphans as materialized (
+  select j.id, j.state = 'running' as was_running,
+    case when j.cancel_at is not null then 'cancelled'
+         when j.state = 'running' and j.fails_on_crash then 'failed'
+         when j.state = 'running' and j.crashes + 1 >= cast(:max_crashes as integer) then 'quarantined'
+         else 'ready' end as fate
+  from evenflow.job j
+  where j.state in ('claimed', 'running') and not exists (select from evenflow.worker w where w.id = j.worker)
+  order by j.id limit cast(:top as integer)
+  for no key update skip locked
+),
+ended as (
+  delete from evenflow.job j using orphans o where j.id = o.id and o.fate <> 'ready'
+  returning j.*, o.fate, o.was_running,
+    case o.fate when 'failed' then cast(:keep_failed_us as bigint) when 'quarantined' then cast(:keep_quarantined_us as bigint)
+                else cast(:keep_cancelled_us as bigint) end as keep_us
+),
+archived as (
+  insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
+    options, errors, progress, payload)
+  select id, now + keep_us, created_at, run_at, started_at, now, good_until, worker, run_id, epoch, attempt, max_attempts,
+    crashes + cast(was_running as integer), priority, fails_on_crash, fate, queue, task, group_key, unique_key, signature, headers, options,
+    case when errors is null or length(errors) > 65536 then '[' || cast(:error as text) || ']'
+         else left(errors, -1) || ',' || cast(:error as text) || ']' end,
+    progress, payload
+  from ended, clock where keep_us > 0
+),
+returned as (
+  update evenflow.job j set state = 'ready', worker = null, lease_until = null, attempt = j.attempt - 1,
+    crashes = j.crashes + cast(o.was_running as integer),
+    errors = case when not o.was_running then j.errors
+                  when j.errors is null or length(j.errors) > 65536 then '[' || cast(:error as text) || ']'
+                  else left(j.errors, -1) || ',' || cast(:error as text) || ']' end,
+    turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
+                else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
+  from orphans o, clock where j.id = o.id and o.fate = 'ready'
+  returning j.id, j.queue
+)
+select id, fate as state, queue from ended union all select id, 'ready', queue from returned;
+
+-- name: free_expired_claims
+-- returns: id, queue
+-- Prefetched jobs whose claim was not renewed in time go back; the attempt was not used. The holder's start is refused.
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+stale as materialized (
+  select j.id from evenflow.job j
+  where j.state = 'claimed' and j.lease_until <= (select now from clock)
+  order by j.id limit cast(:top as integer) for no key update skip locked
+)
+update evenflow.job j set state = 'ready', worker = null, lease_until = null, attempt = j.attempt - 1,
+  turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
+              else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
+from stale s, clock where j.id = s.id
+returning j.id, j.queue;
+
+-- name: start_claimed
+-- returns: id
+-- claimed -> running, before user code: only the holder of a live lease on a job that is neither expired nor cancelled
+-- nor in a paused queue may start it.
+update evenflow.job j set state = 'running', started_at = now, lease_until = null
+from jsonb_to_recordset(cast(:starts as jsonb)) as s (id bigint, epoch integer),
+  (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
+where j.id = s.id and j.epoch = s.epoch and j.worker = cast(:worker as bigint) and j.state = 'claimed'
+  and j.lease_until > now and j.cancel_at is null and (j.good_until is null or j.good_until > now)
+  and not exists (select from evenflow.queue q where q.name = j.queue and q.paused_at is not null)
+returning j.id;
+
+-- name: save_progress
+-- returns: id
+update evenflow.job j set progress = p.progress
+from jsonb_to_recordset(cast(:progress as jsonb)) as p (id bigint, epoch integer, progress text)
+where j.id = p.id and j.epoch = p.epoch and j.worker = cast(:worker as bigint)
+returning j.id;

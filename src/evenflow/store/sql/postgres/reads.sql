@@ -1,0 +1,97 @@
+-- name: clock
+-- mode: read
+-- returns: now
+select evenflow.now_us() as now;
+
+-- name: jobs_by_id
+-- mode: read
+-- returns: id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at, finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, cancel_why
+select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
+  cast(null as bigint) as finished_at, good_until, worker, unique_key, payload, null as result, errors, progress, headers, options, cancel_why
+from evenflow.job where id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+union all
+select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
+  finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, null
+from evenflow.history where id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)));
+
+-- name: ended_among
+-- mode: read
+-- returns: id
+-- Which of these jobs are no longer open: asked once per wake-up for all that a process waits for.
+select cast(value as bigint) as id from jsonb_array_elements_text(cast(:ids as jsonb))
+where not exists (select from evenflow.job j where j.id = cast(value as bigint));
+
+-- name: list_live
+-- mode: read
+-- returns: id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at, finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, cancel_why
+-- Newest first, one page, by a cursor on the primary key: no page costs more than the first.
+select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
+  cast(null as bigint) as finished_at, good_until, worker, unique_key, payload, null as result, errors, progress, headers, options, cancel_why
+from evenflow.job
+where id < cast(:before as bigint)
+  and (cast(:state as text) is null or state = cast(:state as text))
+  and (cast(:queue as text) is null or queue = cast(:queue as text))
+  and (cast(:task as text) is null or task = cast(:task as text))
+  and (cast(:group_key as text) is null or group_key = cast(:group_key as text))
+order by id desc limit cast(:top as integer);
+
+-- name: list_history
+-- mode: read
+-- returns: id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at, finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, cancel_why
+select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
+  finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, null as cancel_why
+from evenflow.history
+where id < cast(:before as bigint)
+  and (cast(:state as text) is null or state = cast(:state as text))
+  and (cast(:queue as text) is null or queue = cast(:queue as text))
+  and (cast(:task as text) is null or task = cast(:task as text))
+  and (cast(:group_key as text) is null or group_key = cast(:group_key as text))
+order by id desc limit cast(:top as integer);
+
+-- name: list_trouble
+-- mode: read
+-- returns: id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at, finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, cancel_why
+-- One outcome other than success: walks history_trouble, not the successes.
+select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
+  finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, null as cancel_why
+from evenflow.history
+where state = cast(:state as text) and state <> 'succeeded' and id < cast(:before as bigint)
+  and (cast(:queue as text) is null or queue = cast(:queue as text))
+  and (cast(:task as text) is null or task = cast(:task as text))
+  and (cast(:group_key as text) is null or group_key = cast(:group_key as text))
+order by id desc limit cast(:top as integer);
+
+-- name: list_queues
+-- mode: read
+-- returns: name, priority, fair, max_concurrency, paused_at, paused_by, paused_why
+-- Every queue that was declared, paused or ever used.
+select n.name, coalesce(q.priority, 50) as priority, coalesce(q.fair, 'round-robin') as fair, q.max_concurrency,
+  q.paused_at, q.paused_by, q.paused_why
+from (select name from evenflow.queue union select queue from evenflow.band) n
+left join evenflow.queue q on q.name = n.name
+order by n.name;
+
+-- name: count_live
+-- mode: read
+-- returns: queue, state, jobs
+select queue, state, count(*) as jobs from evenflow.job group by queue, state order by queue, state;
+
+-- name: any_open
+-- mode: read
+-- returns: is_open
+-- Is there anything in these queues that may run without somebody's help? For `until_empty`.
+select exists (
+  select from evenflow.job
+  where state in ('arriving', 'ready', 'claimed', 'running')
+    and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))
+) as is_open;
+
+-- name: list_rounds
+-- mode: read
+-- returns: queue, priority, v
+select queue, priority, v from evenflow.round order by queue, priority;
+
+-- name: list_groups
+-- mode: read
+-- returns: queue, priority, group_key, tail
+select queue, priority, group_key, tail from evenflow.group_tail order by queue, priority, group_key;

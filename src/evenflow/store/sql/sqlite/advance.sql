@@ -1,0 +1,79 @@
+-- name: advance
+-- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options
+-- The twin of the PostgreSQL statement, as steps of one write transaction: whoever holds the write lock sees and changes
+-- one state, so the steps need no row locks. A worker's ends are matched by (id, epoch, worker) in each of them.
+select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
+  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
+  null as headers, null as options
+from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
+        value ->> 'refund' as refund, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+where not exists (select 1 from evenflow_job j where j.id = e.id and j.epoch = e.epoch and j.worker = :worker);
+
+select 'awaited' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
+  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
+  null as headers, null as options
+from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
+        value ->> 'refund' as refund, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker and j.awaited
+where e.state not in ('ready', 'scheduled');
+
+insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
+  epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
+  headers, options, errors, progress, payload, result)
+select j.id, :now + e.keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
+  j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, e.state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
+  j.headers, j.options, case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || e.error || ']' end, j.progress, j.payload, e.result
+from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
+        value ->> 'refund' as refund, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker
+where e.state not in ('ready', 'scheduled') and e.keep_us > 0;
+
+delete from evenflow_job where id in (
+  select j.id from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
+        value ->> 'refund' as refund, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+  cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker
+  where e.state not in ('ready', 'scheduled'));
+
+-- The ids of each band come as one JSON list: SQLite has no LATERAL, and a join with ORDER BY would sort the backlog.
+with picked as materialized (
+  select id from (
+    select l.value as id, w.place, w.top, row_number() over (partition by w.place order by b.priority, l.key) as number
+    from (select value ->> 'queue' as queue, value ->> 'place' as place, value ->> 'top' as top from json_each(:wants)) w
+    cross join evenflow_band b on b.queue = w.queue
+    left join (select value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'turn' as turn, value ->> 'id' as id
+               from json_each(:bounds)) s on s.queue = b.queue and s.priority = b.priority
+    cross join json_each((
+      select json_group_array(id) from (
+        select j.id from evenflow_job j
+        where j.queue = b.queue and j.priority = b.priority and j.state = 'ready'
+          and (j.turn, j.id) >= (coalesce(s.turn, -9e999), coalesce(s.id, 0))
+          and (j.good_until is null or j.good_until > :now)
+        order by j.turn, j.id limit :top))) l
+    where not exists (select 1 from evenflow_queue q where q.name = w.queue and q.paused_at is not null))
+  where number <= top order by place, number limit :top
+)
+update evenflow_job set state = :claim_state, epoch = epoch + 1, attempt = attempt + 1, worker = :worker,
+  started_at = :now, lease_until = :now + :lease_us
+where id in (select id from picked)
+returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
+  started_at, good_until, payload, signature, headers, options;
+
+-- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
+update evenflow_job set state = e.state, worker = null, lease_until = null,
+  run_at = coalesce(e.run_at, evenflow_job.run_at), attempt = evenflow_job.attempt - coalesce(e.refund, 0),
+  errors = case when e.error is null then evenflow_job.errors when evenflow_job.errors is null or length(evenflow_job.errors) > 65536 then '[' || e.error || ']' else substr(evenflow_job.errors, 1, length(evenflow_job.errors) - 1) || ',' || e.error || ']' end,
+  turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
+              else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
+from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
+        value ->> 'refund' as refund, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+where evenflow_job.id = e.id and evenflow_job.epoch = e.epoch and evenflow_job.worker = :worker and e.state in ('ready', 'scheduled');
+
+insert into evenflow_round as r (queue, priority, v)
+select queue, priority, max(turn) from evenflow_job
+where :moves_v and state in ('claimed', 'running') and queue in (select value ->> 'queue' from json_each(:wants))
+  and worker = :worker and started_at = :now
+group by queue, priority
+on conflict (queue, priority) do update set v = max(r.v, excluded.v)
+returning 'moved' as kind, 0 as id, 0 as epoch, queue, null as task, null as group_key, priority, v as turn, null as attempt, null as max_attempts,
+  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
+  null as headers, null as options;

@@ -1,0 +1,103 @@
+-- name: expire
+-- returns: id
+insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
+  epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
+  headers, options, errors, progress, payload)
+select j.id, :now + :keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
+  j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, 'expired', j.queue, j.task, j.group_key, j.unique_key, j.signature,
+  j.headers, j.options, j.errors, j.progress, j.payload
+from evenflow_job j where :keep_us > 0 and j.id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top);
+
+delete from evenflow_job where id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top)
+returning id;
+
+-- name: withdraw
+-- returns: id, outcome
+insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
+  epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
+  headers, options, errors, progress, payload)
+select j.id, :now + :keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
+  j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, :state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
+  j.headers, j.options, case when :error is null then j.errors when j.errors is null then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end, j.progress, j.payload
+from evenflow_job j where :keep_us > 0 and j.id in (select value from json_each(:ids)) and j.state not in ('claimed', 'running');
+
+delete from evenflow_job where id in (select value from json_each(:ids)) and state not in ('claimed', 'running')
+returning id, 'ended' as outcome;
+
+update evenflow_job set cancel_at = :now, cancel_why = :why
+where :flags and id in (select value from json_each(:ids)) and state in ('claimed', 'running')
+returning id, 'flagged' as outcome;
+
+-- name: hasten
+-- returns: id
+update evenflow_job set run_at = :now where state = 'scheduled' and id in (select value from json_each(:ids))
+returning id;
+
+-- name: revive
+-- returns: id
+insert into evenflow_job (id, created_at, run_at, run_id, epoch, max_attempts, priority, fails_on_crash, state, queue, task,
+  group_key, unique_key, signature, headers, options, errors, payload)
+select h.id, h.created_at, :now, h.run_id, h.epoch, h.max_attempts, h.priority, h.fails_on_crash, 'arriving', h.queue, h.task,
+  h.group_key, h.unique_key, h.signature, h.headers, h.options, h.errors, h.payload
+from evenflow_history h
+where h.id in (select value from json_each(:ids)) and h.state in ('failed', 'quarantined', 'cancelled', 'discarded', 'expired')
+on conflict do nothing;
+
+delete from evenflow_history where id in (select value from json_each(:ids)) and id in (select id from evenflow_job)
+returning id;
+
+-- name: forget
+-- returns: id
+update evenflow_history set state = 'discarded'
+where id in (select value from json_each(:ids)) and state in ('failed', 'quarantined', 'cancelled', 'expired')
+returning id;
+
+-- name: await_job
+-- returns: id
+update evenflow_job set awaited = 1 where id = :id returning id;
+
+-- name: declare_queue
+-- returns: name
+insert into evenflow_queue as q (name, priority, fair, max_concurrency)
+values (:name, :priority, :fair, :max_concurrency)
+on conflict (name) do update set priority = excluded.priority, fair = excluded.fair, max_concurrency = excluded.max_concurrency
+  where (q.priority, q.fair) <> (excluded.priority, excluded.fair) or q.max_concurrency is not excluded.max_concurrency
+returning name;
+
+-- name: set_weights
+-- returns: group_key
+delete from evenflow_group_weight
+where queue = :queue and group_key not in (select value ->> 'group_key' from json_each(:weights));
+
+insert into evenflow_group_weight as g (queue, group_key, weight)
+select :queue, value ->> 'group_key', value ->> 'weight' from json_each(:weights) where true
+on conflict (queue, group_key) do update set weight = excluded.weight
+returning group_key;
+
+-- name: pause_queue
+-- returns: name
+insert into evenflow_queue (name, paused_at, paused_by, paused_why) values (:name, :now, :who, :why)
+on conflict (name) do update
+  set paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_why = excluded.paused_why
+returning name;
+
+-- name: resume_queue
+-- returns: name
+update evenflow_queue set paused_at = null, paused_by = null, paused_why = null
+where name = :name and paused_at is not null
+returning name;
+
+-- name: learn_costs
+-- returns: queue
+insert into evenflow_group_cost as g (queue, group_key, cost_us, updated_at)
+select value ->> 'queue', value ->> 'group_key', max((value ->> 'spent_us') / (value ->> 'runs'), 1.0), :now
+from json_each(:costs) where value ->> 'runs' > 0
+on conflict (queue, group_key) do update set updated_at = excluded.updated_at,
+  cost_us = g.cost_us + (excluded.cost_us - g.cost_us) * 0.2;
+
+update evenflow_queue set mean_cost_us = coalesce(mean_cost_us + (m.mean - mean_cost_us) * 0.2, m.mean)
+from (
+  select value ->> 'queue' as queue, max(sum(value ->> 'spent_us') / sum(value ->> 'runs'), 1.0) as mean
+  from json_each(:costs) where value ->> 'runs' > 0 group by value ->> 'queue') m
+where evenflow_queue.name = m.queue
+returning name as queue;

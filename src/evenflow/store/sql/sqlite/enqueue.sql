@@ -1,0 +1,161 @@
+-- name: reserve_ids
+-- mode: read
+-- returns: block
+-- One host, one clock: ids need no reservation here (evenflow/ids.py draws them), so nothing is written.
+with recursive blocks (n) as (select 1 union all select n + 1 from blocks where n < :blocks)
+select abs(random() % 131072) as block from blocks order by block;
+
+-- name: enqueue
+-- returns: added
+-- The twin of the PostgreSQL statement. All statements of a unit run in one write transaction.
+-- Where an id is taken nothing is inserted: ids are drawn by chance here, and the caller draws again (enqueue.py).
+insert into evenflow_band (queue, priority)
+select distinct value ->> 'queue', value ->> 'priority' from json_each(:lines) where true
+on conflict do nothing;
+
+insert into evenflow_group_tail as g (queue, priority, group_key, tail, span)
+select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step
+from (
+  select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry,
+    case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+  from (select value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key, value ->> 'jobs' as jobs
+        from json_each(:lines)) l
+  left join evenflow_queue q on q.name = l.queue
+  left join evenflow_round r on r.queue = l.queue and r.priority = l.priority
+  left join evenflow_group_weight w on w.queue = l.queue and w.group_key = l.group_key
+  left join evenflow_group_cost c on c.queue = l.queue and c.group_key = l.group_key
+  where l.group_key is not null and l.jobs > 0 and coalesce(q.fair, '') <> 'fifo'
+)
+where true
+on conflict (queue, priority, group_key) do update
+  set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span;
+
+with places as materialized (
+  select l.line, l.queue, l.priority, l.group_key,
+    case when q.fair = 'fifo' then :now when g.tail is null or l.jobs = 0 then coalesce(r.v, 0) + 1 else g.tail - g.span end as base,
+    case when q.fair = 'fifo' or g.tail is null or l.jobs = 0 then 0.0 else g.span / l.jobs end as step
+  from (select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority,
+          value ->> 'group_key' as group_key, value ->> 'jobs' as jobs from json_each(:lines)) l
+  left join evenflow_queue q on q.name = l.queue
+  left join evenflow_round r on r.queue = l.queue and r.priority = l.priority
+  left join evenflow_group_tail g on g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key
+)
+insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
+  run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn)
+select b.value ->> 'id', p.queue, b.value ->> 'task', p.priority, p.group_key, b.value ->> 'max_attempts', :now,
+  coalesce(b.value ->> 'run_at', :now), b.value ->> 'good_until', b.value ->> 'run_id', b.value ->> 'unique_key',
+  coalesce(b.value ->> 'fails_on_crash', 0), b.value ->> 'signature', b.value ->> 'headers', b.value ->> 'options', b.value ->> 'payload',
+  case when b.value ->> 'run_at' is null then 'ready' else 'scheduled' end, p.base + p.step * (b.value ->> 'rank')
+from json_each(:batch) b cross join places p on p.line = b.value ->> 'line'
+where not exists (
+  select 1 from (select value ->> 'id' as id from json_each(:batch)) n
+  where exists (select 1 from evenflow_job j where j.id = n.id) or exists (select 1 from evenflow_history h where h.id = n.id))
+on conflict do nothing;
+
+select changes() as added;
+
+-- name: enqueue_arriving
+-- returns: added
+-- Inside a caller's transaction, on the caller's connection.
+with lines as materialized (
+  select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key
+  from json_each(:lines)
+)
+insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
+  run_id, unique_key, fails_on_crash, signature, headers, options, payload, state)
+select b.value ->> 'id', l.queue, b.value ->> 'task', l.priority, l.group_key, b.value ->> 'max_attempts', :now,
+  coalesce(b.value ->> 'run_at', :now), b.value ->> 'good_until', b.value ->> 'run_id', b.value ->> 'unique_key',
+  coalesce(b.value ->> 'fails_on_crash', 0), b.value ->> 'signature', b.value ->> 'headers', b.value ->> 'options', b.value ->> 'payload',
+  'arriving'
+from json_each(:batch) b cross join lines l on l.line = b.value ->> 'line'
+where not exists (
+  select 1 from (select value ->> 'id' as id from json_each(:batch)) n
+  where exists (select 1 from evenflow_job j where j.id = n.id) or exists (select 1 from evenflow_history h where h.id = n.id))
+on conflict do nothing;
+
+select changes() as added;
+
+-- name: find_duplicates
+-- mode: read
+-- returns: id, existing
+select b.id, coalesce(s.id, h.id, j.id) as existing
+from (select value ->> 'id' as id, value ->> 'unique_key' as unique_key from json_each(:batch)) b
+left join evenflow_job s on s.id = b.id
+left join evenflow_job j on j.unique_key = b.unique_key
+left join evenflow_history h on h.id = b.id
+where s.id is not null or j.id is not null or h.id is not null;
+
+-- name: wake
+-- mode: wake
+-- returns: sent
+-- Nothing to send: a commit changes PRAGMA data_version, which idle workers watch.
+select :channel || :payload as sent;
+
+-- name: wake_with_commit
+-- mode: read
+-- returns: sent
+select :channel || :payload as sent;
+
+-- name: admit
+-- returns: queue, admitted
+-- An arrival that is due becomes `scheduled` first, so that one admission handles arrivals and due jobs alike.
+insert into evenflow_band (queue, priority)
+select queue, priority from (select queue, priority from evenflow_job where state = 'arriving' order by id limit :top)
+union
+select queue, priority from (
+  select queue, priority from evenflow_job where state = 'scheduled' and run_at <= :now order by run_at, id limit :top)
+where true
+on conflict do nothing;
+
+update evenflow_job set state = 'scheduled' where id in (
+  select id from evenflow_job where state = 'arriving' order by id limit :top);
+
+insert into evenflow_group_tail as g (queue, priority, group_key, tail, span)
+select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step
+from (
+  select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry,
+    case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+  from (select queue, priority, group_key, count(*) as jobs from (
+          select queue, priority, group_key from evenflow_job
+          where state = 'scheduled' and run_at <= :now order by run_at, id limit :top)
+        where group_key is not null group by queue, priority, group_key) l
+  left join evenflow_queue q on q.name = l.queue
+  left join evenflow_round r on r.queue = l.queue and r.priority = l.priority
+  left join evenflow_group_weight w on w.queue = l.queue and w.group_key = l.group_key
+  left join evenflow_group_cost c on c.queue = l.queue and c.group_key = l.group_key
+  where coalesce(q.fair, '') <> 'fifo'
+)
+where true
+on conflict (queue, priority, group_key) do update
+  set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span;
+
+with due as materialized (
+  select id, queue, priority, group_key from evenflow_job
+  where state = 'scheduled' and run_at <= :now order by run_at, id limit :top
+),
+ranked as materialized (
+  select id, queue, priority, group_key,
+    row_number() over (partition by queue, priority, group_key order by id) as rank,
+    count(*) over (partition by queue, priority, group_key) as jobs
+  from due
+),
+placed as materialized (
+  select d.id,
+    case when q.fair = 'fifo' then :now when g.tail is null then coalesce(r.v, 0) + 1
+         else g.tail - g.span + g.span / d.jobs * d.rank end as turn
+  from ranked d
+  left join evenflow_queue q on q.name = d.queue
+  left join evenflow_round r on r.queue = d.queue and r.priority = d.priority
+  left join evenflow_group_tail g on g.queue = d.queue and g.priority = d.priority and g.group_key = d.group_key
+)
+update evenflow_job set state = 'ready', turn = p.turn from placed p where evenflow_job.id = p.id
+returning queue, 1 as admitted;
+
+-- name: next_due
+-- mode: read
+-- returns: run_at
+select min(run_at) as run_at from (
+  select 0 as run_at from (select 1 from evenflow_job where state = 'arriving' limit 1)
+  union all
+  select run_at from (select run_at from evenflow_job where state = 'scheduled' order by run_at limit 1)
+);

@@ -1,0 +1,88 @@
+-- name: register_worker
+-- returns: id
+insert into evenflow_worker (id, parent, kind, host, pid, started_at, beat_at, lease_us, about)
+values (:id, :parent, :kind, :host, :pid, :now, :now, :lease_us, :about)
+returning id;
+
+-- name: beat
+-- returns: id, epoch, why
+update evenflow_job set lease_until = :now + :lease_us
+where state = 'claimed' and worker = :worker and exists (select 1 from evenflow_worker w where w.id = :worker);
+
+update evenflow_worker set beat = beat + 1, beat_at = :now, about = coalesce(:about, about) where id = :worker
+returning id, 0 as epoch, 'alive' as why;
+
+select id, epoch, coalesce(cancel_why, '') as why from evenflow_job
+where state in ('claimed', 'running') and worker = :worker and cancel_at is not null;
+
+-- name: list_workers
+-- mode: read
+-- returns: id, parent, kind, host, pid, started_at, beat, beat_at, lease_us, about
+select id, parent, kind, host, pid, started_at, beat, beat_at, lease_us, about from evenflow_worker order by id;
+
+-- name: bury_workers
+-- returns: id
+delete from evenflow_worker where id in (
+  select w.id from json_each(:workers) d cross join evenflow_worker w on w.id = d.value ->> 'id'
+  where d.value ->> 'beat' in (w.beat, -1))
+returning id;
+
+-- name: rescue
+-- returns: id, state, queue
+-- The batch is marked first (no lease ends at -1): each later step changes what a LIMIT would find.
+update evenflow_job set lease_until = -1 where id in (
+  select j.id from evenflow_job j
+  where j.state in ('claimed', 'running') and not exists (select 1 from evenflow_worker w where w.id = j.worker)
+  order by j.id limit :top);
+
+insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
+  epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
+  headers, options, errors, progress, payload)
+select j.id, :now + j.keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
+  j.epoch, j.attempt, j.max_attempts, j.crashes + (j.state = 'running'), j.priority, j.fails_on_crash, j.fate, j.queue, j.task, j.group_key, j.unique_key, j.signature,
+  j.headers, j.options, case when j.errors is null or length(j.errors) > 65536 then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end, j.progress, j.payload
+from (select *, case fate when 'failed' then :keep_failed_us when 'quarantined' then :keep_quarantined_us else :keep_cancelled_us end as keep_us
+  from (select *, case when cancel_at is not null then 'cancelled' when state = 'running' and fails_on_crash then 'failed'
+      when state = 'running' and crashes + 1 >= :max_crashes then 'quarantined' else 'ready' end as fate
+    from evenflow_job where state in ('claimed', 'running') and lease_until = -1)) j
+where j.fate <> 'ready' and j.keep_us > 0;
+
+delete from evenflow_job
+where state in ('claimed', 'running') and lease_until = -1
+  and (cancel_at is not null or (state = 'running' and (fails_on_crash or crashes + 1 >= :max_crashes)))
+returning id, case when cancel_at is not null then 'cancelled' when fails_on_crash then 'failed' else 'quarantined' end as state, queue;
+
+update evenflow_job set state = 'ready', worker = null, lease_until = null, attempt = attempt - 1,
+  crashes = crashes + (state = 'running'),
+  errors = case when state <> 'running' then errors when errors is null or length(errors) > 65536 then '[' || :error || ']'
+                else substr(errors, 1, length(errors) - 1) || ',' || :error || ']' end,
+  turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
+              else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
+where state in ('claimed', 'running') and lease_until = -1
+returning id, state, queue;
+
+-- name: free_expired_claims
+-- returns: id, queue
+update evenflow_job set state = 'ready', worker = null, lease_until = null, attempt = attempt - 1,
+  turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
+              else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
+where id in (
+  select id from evenflow_job where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by id limit :top)
+returning id, queue;
+
+-- name: start_claimed
+-- returns: id
+update evenflow_job set state = 'running', started_at = :now, lease_until = null
+from (select value ->> 'id' as id, value ->> 'epoch' as epoch from json_each(:starts)) s
+where evenflow_job.id = s.id and evenflow_job.epoch = s.epoch and evenflow_job.worker = :worker and evenflow_job.state = 'claimed'
+  and evenflow_job.lease_until > :now and evenflow_job.cancel_at is null
+  and (evenflow_job.good_until is null or evenflow_job.good_until > :now)
+  and not exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.paused_at is not null)
+returning evenflow_job.id;
+
+-- name: save_progress
+-- returns: id
+update evenflow_job set progress = p.progress
+from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'progress' as progress from json_each(:progress)) p
+where evenflow_job.id = p.id and evenflow_job.epoch = p.epoch and evenflow_job.worker = :worker
+returning evenflow_job.id;

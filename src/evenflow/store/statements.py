@@ -1,0 +1,111 @@
+"""Named SQL statements, read from the twin files of an engine. SQL stays SQL: nothing is spliced, only names are bound.
+
+A file holds units: `-- name: x`, then `-- mode: read` where nothing is written, `-- returns: columns`, the reason,
+and one or more statements. The statements of a unit share its parameters and run in one transaction; the rows of all
+that return any are its result. The schema name `evenflow.` is replaced where an installation uses another one.
+"""
+
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+Mode = Literal["read", "write", "wake"]
+Style = Literal["named", "pyformat", "dollar"]
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_HEADER = re.compile(r"^-- (mode|returns): (.+)$", re.MULTILINE)
+_TOKEN = re.compile(r"'(?:[^']|'')*'|(?<![:\w]):(\w+)")
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+_FILES = ("enqueue", "advance", "leases", "control", "reads", "upkeep")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One SQL statement with `:name` parameters, and its text in each parameter style."""
+
+    text: str
+    parameters: tuple[str, ...] = field(init=False)
+    pyformat: str = field(init=False)
+    dollar: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = tuple(dict.fromkeys(found[1] for found in _TOKEN.finditer(self.text) if found[1]))
+        object.__setattr__(self, "parameters", names)
+        object.__setattr__(self, "pyformat", _bind(self.text.replace("%", "%%"), "%({})s"))
+        places = {name: f"${place}" for place, name in enumerate(names, start=1)}
+        object.__setattr__(self, "dollar", _TOKEN.sub(lambda t: places[t[1]] if t[1] else t[0], self.text))
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A named operation of the database."""
+
+    name: str
+    mode: Mode
+    returns: tuple[str, ...]
+    statements: tuple[Statement, ...]
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        return frozenset(name for statement in self.statements for name in statement.parameters)
+
+
+@cache
+def load_units(kind: str, schema: str = "evenflow") -> dict[str, Unit]:
+    """All units of one engine, by name."""
+    units: dict[str, Unit] = {}
+    for stem in _FILES:
+        for unit in parse_units(read_sql(kind, f"{stem}.sql", schema)):
+            if unit.name in units:
+                raise ValueError(f"statement {unit.name!r} stands twice in the {kind} files")
+            units[unit.name] = unit
+    return units
+
+
+def read_sql(kind: str, path: str, schema: str = "evenflow") -> str:
+    """The text of one SQL file of an engine, for the given schema."""
+    text = files("evenflow.store").joinpath("sql", kind, *path.split("/")).read_text("utf-8")
+    return with_schema(text, schema) if kind == "postgres" else text
+
+
+def with_schema(text: str, schema: str) -> str:
+    """SQL written for the schema `evenflow`, for another one. The name was checked with the settings."""
+    if schema == "evenflow":
+        return text
+    return re.sub(r"\bevenflow\.", f'"{schema}".', text).replace(
+        "create schema if not exists evenflow", f'create schema if not exists "{schema}"'
+    )
+
+
+def parse_units(source: str) -> list[Unit]:
+    """The units of one file, in its order."""
+    pieces = _NAME.split(source)
+    return [_unit(name, body) for name, body in zip(pieces[1::2], pieces[2::2], strict=True)]
+
+
+def split_statements(source: str) -> list[str]:
+    """Statements of a script. A semicolon ends one at the end of a line, outside of `$$` bodies and comments."""
+    statements, lines, in_body = [], [], False
+    for line in _COMMENT.sub("", source).splitlines():
+        lines.append(line)
+        in_body ^= line.count("$$") % 2 == 1
+        if not in_body and line.rstrip().endswith(";"):
+            statements.append("\n".join(lines).strip().removesuffix(";"))
+            lines = []
+    rest = "\n".join(lines).strip()
+    return [text for text in [*statements, rest] if text]
+
+
+def _unit(name: str, body: str) -> Unit:
+    header = dict(_HEADER.findall(body))
+    mode = header.get("mode", "write")
+    if mode not in ("read", "write", "wake"):
+        raise ValueError(f"statement {name!r}: unknown mode {mode!r}")
+    returns = tuple(column.strip() for column in header["returns"].split(","))
+    return Unit(name, mode, returns, tuple(Statement(text) for text in split_statements(body)))
+
+
+def _bind(text: str, form: str) -> str:
+    return _TOKEN.sub(lambda token: form.format(token[1]) if token[1] else token[0], text)

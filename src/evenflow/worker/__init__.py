@@ -1,0 +1,1 @@
+"""The part that runs jobs: pump, slots, worker processes and their supervisor."""

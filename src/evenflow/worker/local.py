@@ -1,0 +1,143 @@
+"""A worker in this process: the same pump and slots as a worker of its own, for tests, notebooks and small services."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+from evenflow.ids import IdSource
+from evenflow.settings import Settings
+from evenflow.signing import KeyRing
+from evenflow.store import leases
+from evenflow.store.engine import Engine
+from evenflow.store.open import AnyEngine
+from evenflow.worker.pump import Pump, PumpOptions, Stop
+from evenflow.worker.registry import Registry, TaskLike
+from evenflow.worker.serving import QueueList
+from evenflow.worker.slots import Slots
+
+log = logging.getLogger("evenflow.worker")
+
+
+class LocalWorker:
+    """One worker process's worth of work, on threads of this process. `run` blocks; `stop` ends it from elsewhere."""
+
+    def __init__(
+        self, tasks: Mapping[str, TaskLike], settings: Settings, engine: AnyEngine, queues: QueueList, options: PumpOptions, *,
+        kind: str = "worker", parent: int | None = None, announce: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._engine = engine
+        self._options = options
+        self._kind = kind
+        self._parent = parent
+        self._loop = new_event_loop()
+        keys = KeyRing.build(settings.signing_keys) if settings.signing_keys else None
+        self._slots = Slots(
+            Registry(tasks, settings), loop=self._loop, threads=options.concurrency, wake=self._wake, keys=keys,
+            require_signed=settings.require_signed,
+        )  # fmt: skip
+        self.id = new_worker_id(engine)
+        self.pump = Pump(engine, self._slots, settings, queues, options, worker=self.id, announce=announce)
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Serve until stopped or empty. Raises what ended the pump.
+
+        In the main thread TERM and INT stop it gracefully; a second one, and QUIT, at once.
+        """
+        leases.register(
+            self._engine, self.id, kind=self._kind, parent=self._parent, host=socket.gethostname(), pid=os.getpid(),
+            lease_us=self._settings.lease_ms * 1000,
+        )  # fmt: skip
+        thread = threading.Thread(target=self._pump, name="evenflow-pump", daemon=True)
+        thread.start()
+        try:
+            asyncio.set_event_loop(self._loop)
+            with self._signals():
+                self._loop.run_forever()
+        finally:
+            self.stop(Stop.AT_ONCE)
+            thread.join()
+            self._slots.close()
+            close_event_loop(self._loop)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, how: Stop = Stop.GRACEFUL) -> None:
+        self.pump.stop(how)
+
+    @property
+    def has_lost_lease(self) -> bool:
+        return self.pump.has_lost_lease.is_set()
+
+    def _wake(self) -> None:
+        self.pump.wake()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+        before = {number: signal.getsignal(number) for number in numbers}
+        for number in numbers:
+            self._loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                self._loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int) -> None:
+        hurries = self.pump.is_stopping or number == signal.SIGQUIT
+        log.info(
+            "%s: stopping %s",
+            signal.Signals(number).name,
+            "at once" if hurries else "when running jobs have ended",
+        )
+        self.stop(Stop.AT_ONCE if hurries else Stop.GRACEFUL)
+
+    def _pump(self) -> None:
+        try:
+            self.pump.run()
+            leases.bury(self._engine, {self.id: None})
+        except BaseException as error:
+            self._error = error
+        finally:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def new_worker_id(engine: Engine) -> int:
+    """A fresh identity: one incarnation of one process, never used again."""
+    return IdSource().take(
+        1, lambda blocks: [block for (block,) in engine.run("reserve_ids", {"blocks": blocks})]
+    )[0]
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where it is installed, else asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def close_event_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Let cancelled coroutines run their finally blocks, then close."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=5.0))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    asyncio.set_event_loop(None)
+    loop.close()

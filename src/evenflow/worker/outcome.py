@@ -1,0 +1,156 @@
+"""How a run ends: from what a body returned or raised to the one record that is written. Pure; chance and time are given."""
+
+import asyncio
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from evenflow.codec import encode_result
+from evenflow.errors import Code, DecodeError, ResultError, SignatureInvalid
+from evenflow.job import Claimed, End, JobError
+from evenflow.rules.retry import Retry
+from evenflow.settings import Retention
+from evenflow.signals import Cancel, Fail, RetryLater, Signal, Snooze
+from evenflow.store.retention import kept_us
+
+LONGEST_MESSAGE = 4_000
+LONGEST_TRACEBACK = 16_000
+_encode = msgspec.json.Encoder().encode
+
+
+class UnknownTask(Exception):
+    """The job's task is not in this worker's registry."""
+
+
+class TimedOut(Exception):
+    """The body ran longer than its timeout."""
+
+
+class Expired(Exception):
+    """The job's good_until passed between claim and start."""
+
+
+class CancelledByWish(Exception):
+    """Somebody wanted the job to stop, and it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decides about the end of a task's runs, with what the call itself said already worked in."""
+
+    retry: Retry
+    keep_us: int
+    retention: Retention
+    max_result_bytes: int
+
+
+def succeeded(job: Claimed, value: Any, rules: Rules, now: int, random: float) -> End:
+    """The end of a body that returned: its result, unless it returned a signal or something that cannot be stored."""
+    if isinstance(value, Signal):
+        return raised(job, value, rules, now, random)
+    try:
+        result = "null" if value is None else encode_result(value, rules.max_result_bytes)
+    except ResultError as error:
+        return raised(job, error, rules, now, random)
+    return End(job.id, job.epoch, "succeeded", rules.keep_us, result=result)
+
+
+def raised(job: Claimed, error: BaseException, rules: Rules, now: int, random: float) -> End:
+    """The end of a body that raised, or that was kept from running."""
+    match error:
+        case Snooze():
+            return _back(job, now, error.delay_us, refund=1)
+        case Cancel():
+            return _final(job, "cancelled", JobError(Code.TASK_CANCELLED, _text(error.reason)), rules, now)
+        case CancelledByWish():
+            return _final(job, "cancelled", JobError(Code.TASK_CANCELLED, _text(str(error))), rules, now)
+        case Expired():
+            return _final(
+                job, "expired", JobError(Code.TASK_EXPIRED, "good_until passed before the start"), rules, now
+            )
+        case SignatureInvalid():
+            return _final(job, "quarantined", JobError(Code.SIGNATURE_INVALID, _text(str(error))), rules, now)
+    described = describe(error)
+    delay = _delay(job, error, described.code, rules.retry, random)
+    if delay is None:
+        return _final(job, "failed", described, rules, now)
+    return _back(job, now, int(delay * 1_000_000), error=_stored(job, described, now))
+
+
+def released(job: Claimed) -> End:
+    """The end of a run that this worker gives back: as if it had not been claimed."""
+    return End(job.id, job.epoch, "ready", refund=1)
+
+
+def describe(error: BaseException) -> JobError:
+    """An exception as it is stored: texts only, cut to size, without local variables."""
+    match error:
+        case Fail():
+            return JobError(error.code, _text(error.message or error.code), "Fail", None, _plain(error.data))
+        case TimedOut():
+            return JobError(Code.TASK_TIMEOUT, _text(str(error)))
+        case UnknownTask():
+            return JobError(Code.WORKER_RESOLUTION_ERROR, _text(str(error)))
+        case DecodeError() | ResultError():
+            return JobError(Code.WORKER_SERIALIZATION_ERROR, _text(str(error)), type(error).__qualname__)
+        case RetryLater():
+            return JobError(Code.UNHANDLED_ERROR, "asked to be tried again later", "RetryLater")
+        case asyncio.CancelledError():
+            return JobError(
+                Code.UNHANDLED_ERROR,
+                "the coroutine was cancelled from within",
+                "CancelledError",
+                _trace(error),
+            )
+    message = _text(str(error) or type(error).__qualname__)
+    return JobError(Code.UNHANDLED_ERROR, message, _class_name(error), _trace(error))
+
+
+def _delay(job: Claimed, error: BaseException, code: str, retry: Retry, random: float) -> float | None:
+    """Seconds to the next attempt, or None. The job's own number of attempts counts, not the declaration's."""
+    if job.attempt >= job.max_attempts:
+        return None
+    if isinstance(error, RetryLater):
+        return error.delay_us / 1_000_000
+    return retry.delay(job.attempt, random) if retry.allows(error, code) else None
+
+
+def _final(job: Claimed, state: str, error: JobError, rules: Rules, now: int) -> End:
+    return End(job.id, job.epoch, state, kept_us(rules.retention, state), error=_stored(job, error, now))
+
+
+def _back(job: Claimed, now: int, delay_us: int, *, refund: int = 0, error: str | None = None) -> End:
+    if delay_us <= 0:
+        return End(job.id, job.epoch, "ready", refund=refund, error=error)
+    return End(job.id, job.epoch, "scheduled", run_at=now + delay_us, refund=refund, error=error)
+
+
+def _stored(job: Claimed, error: JobError, now: int) -> str:
+    return _encode(msgspec.structs.replace(error, attempt=job.attempt, at=now)).decode()
+
+
+def _class_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _trace(error: BaseException) -> str:
+    shown = error.__traceback__.tb_next if error.__traceback__ else None  # without the worker's own frame
+    text = _text("".join(traceback.format_exception(type(error), error, shown)), limit=None)
+    return text if len(text) <= LONGEST_TRACEBACK else "…" + text[-LONGEST_TRACEBACK:]
+
+
+def _text(text: str, limit: int | None = LONGEST_MESSAGE) -> str:
+    """Text that every database stores: no NUL, no lone surrogates."""
+    clean = text.replace("\0", "\\0").encode("utf-8", "replace").decode()
+    return clean if limit is None or len(clean) <= limit else clean[:limit] + "…"
+
+
+def _plain(data: Any) -> Any:
+    """Data of a Fail as JSON can carry it; what it cannot is shown as text."""
+    try:
+        return msgspec.json.decode(_encode(msgspec.to_builtins(data, enc_hook=repr)))
+    except Exception:
+        return _text(repr(data))

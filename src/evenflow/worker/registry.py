@@ -1,0 +1,108 @@
+"""What a worker knows about tasks: how to call them and by which rules their runs end. Looked up, never imported."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from evenflow.codec import CallSignature
+from evenflow.job import Claimed
+from evenflow.rules.retry import NO_RETRY, Retry
+from evenflow.settings import Settings
+from evenflow.store.retention import kept_us
+from evenflow.worker.outcome import Rules
+
+
+class PolicyLike(Protocol):
+    """What a worker reads of a task's policy."""
+
+    @property
+    def retry(self) -> Retry: ...
+    @property
+    def run_in(self) -> str: ...
+    @property
+    def timeout_us(self) -> int | None: ...
+    @property
+    def keep_us(self) -> int | None: ...
+
+
+class TaskLike(Protocol):
+    """What a worker needs of a task."""
+
+    name: str
+    function: Callable[..., Any]
+    signature: CallSignature
+    is_async: bool
+    policy: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One task, ready to be run."""
+
+    name: str
+    function: Callable[..., Any]
+    signature: CallSignature
+    place: str
+    timeout_s: float | None
+    rules: Rules
+
+
+class Registry:
+    """The tasks of an app, by name."""
+
+    def __init__(self, tasks: Mapping[str, TaskLike], settings: Settings) -> None:
+        self._tasks = tasks
+        self._settings = settings
+        self._entries: dict[str, Entry] = {}
+        self.unknown = Rules(
+            Retry(max_attempts=10_000),
+            kept_us(settings.retention, "succeeded"),
+            settings.retention,
+            settings.max_payload_bytes,
+        )
+        self.final = Rules(NO_RETRY, self.unknown.keep_us, settings.retention, settings.max_payload_bytes)
+
+    def entry(self, job: Claimed) -> Entry | None:
+        """How to run this job, or None where its task is not known here."""
+        entry = self._entries.get(job.task)
+        if entry is None:
+            task = self._tasks.get(job.task)
+            if task is None:
+                return None
+            entry = self._entries[job.task] = self._built(task)
+        return entry if job.options is None else _overridden(entry, job.options)
+
+    def _built(self, task: TaskLike) -> Entry:
+        policy: PolicyLike = task.policy
+        place = policy.run_in
+        if place == "auto":
+            place = "async" if task.is_async else "thread"
+        keep = policy.keep_us
+        rules = Rules(
+            policy.retry,
+            kept_us(self._settings.retention, "succeeded") if keep is None else keep,
+            self._settings.retention,
+            self._settings.max_payload_bytes,
+        )
+        timeout = policy.timeout_us
+        return Entry(
+            task.name, task.function, task.signature, place, None if timeout is None else timeout / 1e6, rules
+        )
+
+
+def _overridden(entry: Entry, options: str) -> Entry:
+    changes: dict[str, Any] = msgspec.json.decode(options)
+    rules, timeout_s = entry.rules, entry.timeout_s
+    if "timeout_us" in changes:
+        timeout_s = None if changes["timeout_us"] is None else changes["timeout_us"] / 1e6
+    if changes.get("keep_us") is not None:
+        rules = Rules(rules.retry, changes["keep_us"], rules.retention, rules.max_result_bytes)
+    if "retry" in changes:
+        declared = rules.retry
+        retry = Retry(
+            declared.max_attempts, **changes["retry"], on=declared.on, give_up_on=declared.give_up_on
+        )
+        rules = Rules(retry, rules.keep_us, rules.retention, rules.max_result_bytes)
+    return Entry(entry.name, entry.function, entry.signature, entry.place, timeout_s, rules)

@@ -1,0 +1,143 @@
+"""Fixtures that give tests real databases, and the order in which tests run.
+
+One private PostgreSQL serves the whole run, all xdist workers included; it starts when the first test asks
+for it. Every test gets an empty database of its own. A run that cannot have PostgreSQL fails; it never skips.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.pgbouncer import PgBouncer, PgBouncerUnavailable
+from tests.postgres_server import DatabaseHost, ExternalPostgres, PostgresServer
+from tests.scratch_directory import Scratch
+from tools.server_binaries import find_pgbouncer, find_postgres, version_text
+
+EXTERNAL_URL = os.environ.get("EVENFLOW_TEST_POSTGRES_URL")
+SHARED_DIRECTORY = pytest.StashKey[Path]()
+LAST_MARKS = ("slow", "process", "browser", "chaos")
+BOUNCER_NOT_RUN = "NOT RUN: PgBouncer leg"
+
+
+@pytest.fixture(scope="session")
+def postgres_server(request: pytest.FixtureRequest) -> DatabaseHost:
+    """The server of this run: a private one, or the one that EVENFLOW_TEST_POSTGRES_URL names."""
+    if EXTERNAL_URL:
+        return ExternalPostgres(EXTERNAL_URL)
+    return PostgresServer.shared(request.config.stash[SHARED_DIRECTORY])
+
+
+@pytest.fixture
+def postgres_url(postgres_server: DatabaseHost) -> Iterator[str]:
+    """Address of an empty PostgreSQL database that only this test uses."""
+    name = postgres_server.create_database()
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """Address of a SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path}/evenflow.db"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine_url(request: pytest.FixtureRequest) -> str:
+    """Address of an empty database; the test runs once on each engine."""
+    address: str = request.getfixturevalue(f"{request.param}_url")
+    return address
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_server: DatabaseHost) -> Iterator[PgBouncer]:
+    """A pooler of this worker's own in front of the server; where none can run, the test reports NOT RUN."""
+    bouncer = PgBouncer(_connection_values(postgres_server))
+    try:
+        bouncer.start()
+    except PgBouncerUnavailable as error:
+        pytest.skip(f"{BOUNCER_NOT_RUN}: {error}")
+    yield bouncer
+    bouncer.close()
+
+
+@pytest.fixture
+def pgbouncer_url(postgres_server: DatabaseHost, pgbouncer: PgBouncer) -> Iterator[str]:
+    """Address of an empty database behind a transaction pooler of four connections."""
+    name = postgres_server.create_database()
+    yield pgbouncer.url(name)
+    postgres_server.drop_database(name)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the run's directory; the server itself waits until a test needs it."""
+    worker_input = getattr(config, "workerinput", None)
+    if worker_input is not None:
+        config.stash[SHARED_DIRECTORY] = Path(worker_input["evenflow_directory"])
+    elif not config.option.collectonly:
+        config.stash[SHARED_DIRECTORY] = Scratch.create("pg", in_memory=True).path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: object) -> None:
+    """Tell an xdist worker where the shared server lives; the directory belongs to the controller."""
+    node.workerinput["evenflow_directory"] = str(node.config.stash[SHARED_DIRECTORY])  # type: ignore[attr-defined]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The controller started the directory and ends it; workers are gone by now."""
+    if not hasattr(config, "workerinput") and SHARED_DIRECTORY in config.stash:
+        PostgresServer.close_shared(config.stash[SHARED_DIRECTORY])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first, so that most failures show within seconds."""
+    items.sort(key=_place_in_line)
+
+
+def pytest_report_header() -> list[str]:
+    """Say which servers the tests use."""
+    bouncer = find_pgbouncer()
+    return [
+        f"postgresql: {_postgres_in_words()}",
+        f"pgbouncer: {bouncer.folder} ({bouncer.source})"
+        if bouncer
+        else f"pgbouncer: none; {BOUNCER_NOT_RUN}",
+    ]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A leg that did not run is said aloud, not hidden among the skips."""
+    missed = [
+        report
+        for report in terminalreporter.stats.get("skipped", [])
+        if BOUNCER_NOT_RUN in str(report.longrepr)
+    ]
+    if missed:
+        terminalreporter.section("PgBouncer", sep="!", yellow=True)
+        terminalreporter.line(f"{BOUNCER_NOT_RUN}, {len(missed)} tests: no usable pgbouncer program here.")
+
+
+def _place_in_line(item: pytest.Item) -> int:
+    ranks = [rank for rank, mark in enumerate(LAST_MARKS, start=1) if item.get_closest_marker(mark)]
+    return max(ranks, default=0)
+
+
+def _postgres_in_words() -> str:
+    if EXTERNAL_URL:
+        return "the server of EVENFLOW_TEST_POSTGRES_URL"
+    found = find_postgres()
+    return (
+        f"{version_text(found)} from {found.folder} ({found.source})"
+        if found
+        else "NONE, its tests will fail"
+    )
+
+
+def _connection_values(server: DatabaseHost) -> dict[str, str]:
+    """What PgBouncer must know to reach the server; the database is the client's choice."""
+    wanted = {"host", "port", "user", "password"}
+    values = conninfo_to_dict(server.url("postgres"))
+    return {name: str(value) for name, value in values.items() if name in wanted and value is not None}

@@ -1,0 +1,1 @@
+"""Tests of the pure rules: examples for what the docs say, properties for what must never happen."""

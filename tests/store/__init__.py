@@ -1,0 +1,1 @@
+"""Conformance of the store: every sentence of its contract, on every engine."""

@@ -1,0 +1,138 @@
+"""Statements: the twin files hold the same units, each valid as it stands and used by some operation."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import evenflow
+from evenflow.store.postgres import PostgresEngine
+from evenflow.store.sqlite import SqliteEngine
+from evenflow.store.statements import Statement, Unit, load_units, parse_units, split_statements, with_schema
+
+SQLITE, POSTGRES = load_units("sqlite"), load_units("postgres")
+NAMES = sorted(SQLITE)
+LISTS = {"batch", "lines", "ends", "wants", "bounds", "workers", "starts", "progress", "ids", "queues", "weights", "costs"}
+VALUES = {"claim_state": "running", "state": "failed", "fair": "fifo", "name": "mail", "queue": "mail", "kind": "worker"}
+
+
+def test_both_engines_have_the_same_units() -> None:
+    assert set(SQLITE) == set(POSTGRES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_unit_takes_the_same_parameters_on_both_engines(name: str) -> None:
+    # `now` apart: PostgreSQL has a clock of its own, SQLite is told the time.
+    assert SQLITE[name].parameters - {"now"} == POSTGRES[name].parameters - {"now"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_unit_declares_the_same_result_on_both_engines(name: str) -> None:
+    assert SQLITE[name].returns == POSTGRES[name].returns
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sqlite_returns_the_columns_that_the_unit_declares(name: str, sqlite_store: SqliteEngine) -> None:
+    unit = SQLITE[name]
+    found = []
+    with sqlite_store.exclusive() as connection:
+        for statement in unit.statements:
+            cursor = connection.execute(statement.text, arguments(statement))
+            if cursor.description is not None:
+                found.append(tuple(column[0] for column in cursor.description))
+                cursor.fetchall()
+    assert found
+    assert set(found) == {unit.returns}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_postgres_returns_the_columns_that_the_unit_declares(name: str, postgres_store: PostgresEngine) -> None:
+    unit = POSTGRES[name]
+    found = []
+    with postgres_store.session() as connection:
+        for statement in unit.statements:
+            prepared = connection.pgconn.prepare(b"unit", statement.dollar.encode())
+            assert prepared.error_message == b""
+            described = connection.pgconn.describe_prepared(b"unit")
+            names = [described.fname(column) or b"" for column in range(described.nfields)]
+            found.append(tuple(column.decode() for column in names))
+            connection.execute("deallocate unit")
+    assert set(found) == {unit.returns}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_on_postgres_has_its_type_written_down(name: str) -> None:
+    # Without a cast the server guesses from the place, and drivers that send types may disagree with the guess.
+    for statement in POSTGRES[name].statements:
+        for parameter in statement.parameters:
+            uses = re.findall(rf"(cast\()?:{parameter}\b(?: as \w+)?", statement.text)
+            assert all(uses), f"{parameter} stands without a cast"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_unit_that_only_reads_says_so(name: str, sqlite_store: SqliteEngine) -> None:
+    unit = SQLITE[name]
+    writes = any(word in f" {s.text} " for s in unit.statements for word in ("insert into", "update ", "delete from"))
+    assert writes == (unit.mode == "write")
+
+
+def test_every_unit_is_used_by_some_operation() -> None:
+    used: set[str] = set()
+    for path in Path(evenflow.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert set(NAMES) - used == set()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_every_statement_has_its_text_in_three_styles(kind: str) -> None:
+    for unit in load_units(kind).values():
+        for statement in unit.statements:
+            assert statement.pyformat.count("%(") >= len(statement.parameters)
+            numbers = [f"${place}" for place in range(1, len(statement.parameters) + 1)]
+            assert all(number in statement.dollar for number in numbers)
+            assert not any(f":{name}" in statement.dollar for name in statement.parameters)
+
+
+def test_a_parameter_is_bound_wherever_it_stands_but_not_in_texts_or_casts() -> None:
+    statement = Statement("select ':no', a::text, :one, 10 % 3, :two, :one, 'it''s :not'")
+    assert statement.parameters == ("one", "two")
+    assert statement.dollar == "select ':no', a::text, $1, 10 % 3, $2, $1, 'it''s :not'"
+    assert statement.pyformat == "select ':no', a::text, %(one)s, 10 %% 3, %(two)s, %(one)s, 'it''s :not'"
+
+
+def test_a_unit_has_its_name_mode_and_columns_from_its_header() -> None:
+    (unit,) = parse_units("-- name: x\n-- mode: read\n-- returns: a, b\n-- why\nselect :p as a, 1 as b;\n")
+    assert unit == Unit("x", "read", ("a", "b"), (Statement("select :p as a, 1 as b"),))
+
+
+def test_a_unit_may_hold_several_statements_that_share_parameters() -> None:
+    (unit,) = parse_units("-- name: x\n-- returns: a\ndelete from t where a = :a;\n\nselect :b as a;\n")
+    assert unit.mode == "write"
+    assert unit.parameters == {"a", "b"}
+    assert len(unit.statements) == 2
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="'x': unknown mode 'rread'"):
+        parse_units("-- name: x\n-- mode: rread\n-- returns: a\nselect 1 as a;\n")
+
+
+def test_a_semicolon_in_a_function_body_or_comment_ends_no_statement() -> None:
+    script = "-- one; two;\ncreate function f() as $$\n select 1;\n$$;\nselect 2;\n"
+    assert split_statements(script) == ["create function f() as $$\n select 1;\n$$", "select 2"]
+
+
+def test_another_schema_replaces_every_name() -> None:
+    assert with_schema("select evenflow.now_us() from evenflow.job", "Jobs-2") == (
+        'select "Jobs-2".now_us() from "Jobs-2".job'
+    )
+    for unit in load_units("postgres", "tasks").values():
+        assert not any("evenflow." in statement.text for statement in unit.statements)
+
+
+def arguments(statement: Statement) -> dict[str, object]:
+    """Values with which a unit runs and finds nothing to do."""
+    plain: dict[str, object] = {name: VALUES.get(name, 1) for name in statement.parameters}
+    return {name: "[]" if name in LISTS else value for name, value in plain.items()}

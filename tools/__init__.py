@@ -1,0 +1,1 @@
+"""Programs behind the make targets; none of them is part of the package."""
