@@ -65,11 +65,17 @@ class Evenflow(Client):
         self, queues: Iterable[str] | None, options: PumpOptions, services: bool
     ) -> Iterator[LocalWorker]:
         self._producer.make_ready()
-        served = QueueList.parse(list(queues) if queues is not None else self._all_queues())
+        served = QueueList.parse(list(queues) if queues is not None else self.served_queues())
         engine = self._own_engine(pool_size=1)
         died: list[BaseException] = []
         worker = LocalWorker(
-            self.tasks, self.settings, engine, served, options, announce=self._producer.waker.announce_ends
+            self.tasks,
+            self.settings,
+            engine,
+            served,
+            options,
+            announce=self._producer.waker.announce_ends,
+            hooks=self.hooks,
         )
 
         def on_death(_: str, error: BaseException) -> None:
@@ -89,7 +95,8 @@ class Evenflow(Client):
         if died:
             raise EvenflowError("a service of this worker died") from died[0]
 
-    def _all_queues(self) -> list[str]:
+    def served_queues(self) -> list[str]:
+        """What a worker of this app serves where it is not told: all declared queues, or `*` in open mode."""
         match self.settings.queue_mode:
             case "open":
                 return ["*"]

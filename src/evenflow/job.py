@@ -105,10 +105,11 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     options: str | None
 
 
-class End(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class End(msgspec.Struct, frozen=True, gc=False):
     """How one run ended: the only record a worker writes about it.
 
-    `state` is an end, or `ready`/`scheduled` where the job goes back; `refund` is 1 where the attempt was not used.
+    `state` is an end, or `ready`/`scheduled` where the job goes back. `refund` is 1 where the attempt was not used,
+    `crashed` is 1 where the process of an isolated body died.
     """
 
     id: int
@@ -117,6 +118,7 @@ class End(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     keep_us: int = 0
     run_at: int | None = None
     refund: int = 0
+    crashed: int = 0
     result: str | None = None
     error: str | None = None
 

@@ -1,19 +1,17 @@
 """Enqueue: one case per sentence of its contract, on every engine."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from evenflow.errors import StoreUnavailable
 from evenflow.ids import IdSource
-from evenflow.job import NewJob
 from evenflow.store.engine import Engine, Parameters, Row, drive
 from evenflow.store.enqueue import Enqueued, enqueue_steps
-from evenflow.store.leases import beat
 from evenflow.store.open import AnyEngine
 from evenflow.store.reads import counts, find, queues
-from evenflow.store.statements import load_units
-from tests.store.scene import ALICE, BOB, FIRST_ID, SECOND, CountedIds, Scene, execute, new_job, rows_of
+from tests.store.scene import FIRST_ID, SECOND, CountedIds, Scene, new_job, rows_of
 
 
 def test_a_job_is_stored_as_it_was_given(scene: Scene) -> None:
@@ -102,7 +100,7 @@ def test_without_a_time_the_store_s_own_clock_is_written(store: AnyEngine) -> No
     (row,) = rows_of(store, "job")
     assert row["id"] == first
     assert row["created_at"] == row["run_at"]
-    assert abs(row["created_at"] / SECOND - __import__("time").time()) < 60
+    assert abs(row["created_at"] / SECOND - time.time()) < 60
 
 
 @pytest.mark.parametrize("arriving", [False, True])
@@ -292,23 +290,3 @@ def test_drawn_blocks_ascend_so_that_a_batch_stays_in_its_millisecond(sqlite_sto
     assert blocks == sorted(blocks)
     assert len(blocks) == 500
     assert all(0 <= block < 131_072 for block in blocks)
-
-
-def test_a_row_that_another_worker_s_heartbeat_touches_does_not_stop_an_enqueue(scene: Scene) -> None:
-    scene.register(ALICE, BOB)
-    assert beat(scene.engine, ALICE, now=scene.now).is_alive
-    assert scene.enqueue(new_job()) == [FIRST_ID]
-
-
-def test_every_field_of_a_new_job_reaches_its_row() -> None:
-    named = {name for unit in ("enqueue", "enqueue_arriving") for name in load_units("sqlite")[unit].parameters}
-    text = " ".join(s.text for s in load_units("sqlite")["enqueue"].statements)
-    assert named == {"batch", "lines", "now"}
-    for field in NewJob.__struct_fields__:
-        assert ("group_key" if field == "group" else field) in text
-
-
-def test_a_hand_made_row_shows_that_nothing_is_hidden(scene: Scene) -> None:
-    (job,) = scene.enqueue(new_job())
-    execute(scene.engine, f"update evenflow_job set state = 'blocked' where id = {job}")
-    assert scene.claim() == []

@@ -10,6 +10,7 @@ from evenflow.client.task import LONGEST_NAME, AnyTask, Call, Task, task_name
 from evenflow.codec import check_text
 from evenflow.context import Context
 from evenflow.errors import ConfigError, JobNotFound
+from evenflow.hooks import Hooks
 from evenflow.ids import id_number
 from evenflow.job import JobRecord, State
 from evenflow.settings import Options, Settings
@@ -29,6 +30,8 @@ class Client:
     def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
         self.settings = Settings.build(url, **options)
         self._producer = Producer(self.settings)
+        self.hooks = Hooks()
+        """What runs when workers start and stop, and around each run: `@app.hooks.on_worker_start` and others."""
 
     @property
     def tasks(self) -> dict[str, AnyTask]:
@@ -129,6 +132,10 @@ class Client:
         """Every queue that was declared, paused or used."""
         self._producer.make_ready()
         return reads.queues(self._producer.engine)
+
+    def prepare(self) -> None:
+        """Tables up to date, declared queues known to the store. Done by itself before the first use."""
+        self._producer.make_ready()
 
     def migrate(self) -> list[str]:
         """Create or update the tables; the names of the migrations that were applied."""

@@ -9,9 +9,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
+from evenflow.hooks import Hooks
 from evenflow.ids import IdSource
 from evenflow.settings import Settings
-from evenflow.signing import KeyRing
 from evenflow.store import leases
 from evenflow.store.engine import Engine
 from evenflow.store.open import AnyEngine
@@ -29,6 +29,7 @@ class LocalWorker:
     def __init__(
         self, tasks: Mapping[str, TaskLike], settings: Settings, engine: AnyEngine, queues: QueueList, options: PumpOptions, *,
         kind: str = "worker", parent: int | None = None, announce: Callable[[], None] = lambda: None,
+        hooks: Hooks | None = None, locator: str | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._engine = engine
@@ -36,10 +37,9 @@ class LocalWorker:
         self._kind = kind
         self._parent = parent
         self._loop = new_event_loop()
-        keys = KeyRing.build(settings.signing_keys) if settings.signing_keys else None
         self._slots = Slots(
-            Registry(tasks, settings), loop=self._loop, threads=options.concurrency, wake=self._wake, keys=keys,
-            require_signed=settings.require_signed,
+            Registry(tasks, settings), settings, loop=self._loop, threads=options.concurrency, wake=self._wake,
+            hooks=hooks or Hooks(), locator=locator,
         )  # fmt: skip
         self.id = new_worker_id(engine)
         self.pump = Pump(engine, self._slots, settings, queues, options, worker=self.id, announce=announce)

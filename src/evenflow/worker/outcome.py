@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from evenflow.codec import encode_result
-from evenflow.errors import Code, DecodeError, ResultError, SignatureInvalid
-from evenflow.job import Claimed, End, JobError
+from evenflow.errors import Code, DecodeError, ProcessExitError, ResultError, SignatureInvalid
+from evenflow.job import MAX_CRASHES, Claimed, End, JobError
 from evenflow.rules.retry import Retry
 from evenflow.settings import Retention
 from evenflow.signals import Cancel, Fail, RetryLater, Signal, Snooze
@@ -77,6 +77,16 @@ def raised(job: Claimed, error: BaseException, rules: Rules, now: int, random: f
     if delay is None:
         return _final(job, "failed", described, rules, now)
     return _back(job, now, int(delay * 1_000_000), error=_stored(job, described, now))
+
+
+def crashed(job: Claimed, error: ProcessExitError, fails: bool, rules: Rules, now: int) -> End:
+    """The end of an isolated body whose process died: counted apart from attempts, as rescue does."""
+    described = JobError(Code.WORKER_CRASHED, _text(str(error)), type(error).__qualname__)
+    if fails or job.crashes + 1 >= MAX_CRASHES:
+        state = "failed" if fails else "quarantined"
+        keep = kept_us(rules.retention, state)
+        return End(job.id, job.epoch, state, keep, crashed=1, error=_stored(job, described, now))
+    return End(job.id, job.epoch, "ready", refund=1, crashed=1, error=_stored(job, described, now))
 
 
 def released(job: Claimed) -> End:

@@ -4,12 +4,13 @@ Each round is one transaction: write the ends that have gathered, claim what fit
 it waits for wake-ups, ends, or the time to poll, whichever comes first.
 """
 
+import collections
 import enum
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,13 +18,14 @@ import msgspec
 from evenflow.clock import lease_s
 from evenflow.errors import StoreUnavailable
 from evenflow.ids import id_text
-from evenflow.job import End
+from evenflow.job import Claimed, End
 from evenflow.rules.retry import database_delay
 from evenflow.settings import Settings
 from evenflow.store import control, leases, reads
-from evenflow.store.advance import NOTHING, Advanced, Claim, advance
+from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
+from evenflow.worker.outcome import released
 from evenflow.worker.serving import Bounds, QueueList, Serving
 from evenflow.worker.slots import Slots
 
@@ -34,6 +36,7 @@ V_EVERY_S = 0.05
 NAMES_EVERY_S = 1.0
 PROGRESS_EVERY_S = 1.0
 LEASE_MARGIN = 0.8
+STUCK_GRACE_S = 2.0
 UNTIL_EMPTY_S = 0.005
 _encode = msgspec.json.Encoder().encode
 
@@ -59,6 +62,10 @@ class PumpOptions:
     shutdown_timeout_s: float = 30.0
     until_empty: bool = False
     coalesce_notifies: int = 100
+    prefetch: int = 0
+    max_claim: int = 0
+    max_jobs: int = 0
+    is_supervised: bool = False
 
 
 class Pump:
@@ -82,9 +89,13 @@ class Pump:
         self._stop = Stop.NO
         self._stop_at = 0.0
         self._unwritten: list[End] = []
+        self._held: collections.deque[Claimed] = collections.deque()
+        self._ran = 0
+        self.needs_replacing = False
         self._hungry = True
         self._failures = 0
         self._poll_at = self._beat_at = self._names_at = self._moved_v_at = self._progress_at = 0.0
+        self._claim_lease_us = (settings.claim_lease_ms or settings.lease_ms) * 1000
         self._lease_ends_at = lease_s() + settings.lease_ms / 1000
         self.has_lost_lease = threading.Event()
         self.is_done = threading.Event()
@@ -133,10 +144,13 @@ class Pump:
             self._return_when_due()
         if self._slots.reports and now >= self._progress_at:
             self._save_progress(now)
+        self._replace_if_needed()
         self._take_ends()
         claim = self._claim(now)
         if self._unwritten or claim is not NOTHING:
             self._exchange(claim, now)
+        if self._held:
+            self._start_held()
 
     def _exchange(self, claim: Claim, now: float) -> None:
         answer = advance(self._engine, self.worker, self._unwritten, claim)
@@ -149,20 +163,44 @@ class Pump:
             self._bounds.note(answer.claimed, answer.moved)
             if claim.moves_v and answer.claimed:
                 self._moved_v_at = now
-        self._slots.start(answer.claimed)
+        if claim.lease_us is None:
+            self._start(answer.claimed)
+        else:
+            self._held.extend(answer.claimed)
         self._tell(answer)
+
+    def _start(self, jobs: Sequence[Claimed]) -> None:
+        self._ran += len(jobs)
+        self._slots.start(jobs)
+
+    def _start_held(self) -> None:
+        """Prefetched jobs take free slots; each is asked for once more, since its claim may have run out meanwhile."""
+        free = self._options.concurrency - len(self._slots.running)
+        if self._stop is not Stop.NO:
+            self._unwritten += [released(job) for job in self._held]
+            self._held.clear()
+        elif free > 0:
+            jobs = [self._held.popleft() for _ in range(min(free, len(self._held)))]
+            started = start(self._engine, self.worker, jobs)
+            self._start([job for job in jobs if job.id in started])
+            self._unwritten += [released(job) for job in jobs if job.id not in started]
 
     def _claim(self, now: float) -> Claim:
         if self._stop is not Stop.NO:
             return NOTHING
-        free = self._options.concurrency - len(self._slots.running)
+        prefetch = self._options.prefetch
+        held = len(self._held)
+        free = self._options.concurrency + prefetch - len(self._slots.running) - held
+        if self._options.max_claim:
+            free = min(free, self._options.max_claim - held)
         if free <= 0 or not (self._hungry or self._unwritten or now >= self._poll_at):
             return NOTHING
         wants = self._serving.wants(min(free, self._options.max_claim_batch or free))
         if not wants:
             self._hungry = False
             return NOTHING
-        return Claim(wants, free, self._bounds.current(), moves_v=now - self._moved_v_at >= V_EVERY_S)
+        lease_us = self._claim_lease_us if prefetch else None
+        return Claim(wants, free, self._bounds.current(), lease_us, now - self._moved_v_at >= V_EVERY_S)
 
     def _tell(self, answer: Advanced) -> None:
         if answer.awaited:
@@ -180,7 +218,13 @@ class Pump:
     def _rest(self, signals: Signals) -> None:
         """Wait for something to do."""
         busy = len(self._slots.running)
-        if self._hungry and busy < self._options.concurrency and self._stop is Stop.NO:
+        if (
+            self._stop is Stop.NO
+            and self._hungry
+            and busy + len(self._held) < self._options.concurrency + self._options.prefetch
+        ):
+            return
+        if self._held and busy < self._options.concurrency:
             return
         if not self._slots.ended:
             self._hear(signals.wait(self._time_to_rest()))
@@ -193,6 +237,8 @@ class Pump:
     def _time_to_rest(self) -> float:
         now = time.monotonic()
         at = [self._poll_at, self._beat_at]
+        if self._slots.stuck and self._options.is_supervised:
+            at.append(now + STUCK_GRACE_S / 4)
         if self._stop is not Stop.NO:
             at.append(min(now + 0.05, self._stop_at + self._options.shutdown_timeout_s))
         if self._slots.reports:
@@ -221,7 +267,7 @@ class Pump:
         about = _encode(
             {"running": len(self._slots.running), "concurrency": self._options.concurrency}
         ).decode()
-        answer = leases.beat(self._engine, self.worker, about=about)
+        answer = leases.beat(self._engine, self.worker, claim_lease_us=self._claim_lease_us, about=about)
         self._beat_at = now + self._settings.heartbeat_ms / 1000
         if not answer.is_alive:
             self._lose_lease("another process has declared this worker dead")
@@ -250,10 +296,22 @@ class Pump:
             log.warning("stopping: %d running jobs go back to the queue", len(returned))
             self._unwritten += returned
 
+    def _replace_if_needed(self) -> None:
+        """A supervised process is replaced when it has run its number of jobs, or when a thread will not come back."""
+        if not self._options.is_supervised or self._stop is not Stop.NO:
+            return
+        if self._options.max_jobs and self._ran >= self._options.max_jobs:
+            self.needs_replacing = True
+            self.stop(Stop.GRACEFUL)
+        elif self._slots.stuck and self._slots.stuck_for() > STUCK_GRACE_S:
+            log.error("a function holds its thread long after its timeout: this process is replaced")
+            self.needs_replacing = True
+            self.stop(Stop.AT_ONCE)
+
     def _is_finished(self) -> bool:
         if self.has_lost_lease.is_set() and not self._slots.running:
             return True
-        is_idle = not (self._slots.running or self._slots.ended or self._unwritten)
+        is_idle = not (self._slots.running or self._slots.ended or self._unwritten or self._held)
         if self._stop is not Stop.NO:
             return is_idle
         return self._options.until_empty and is_idle and not self._hungry and self._is_empty()
@@ -305,5 +363,6 @@ class Pump:
         self.has_lost_lease.set()
         self._slots.give_back()
         self._slots.ended.clear()
+        self._held.clear()
         self._unwritten = []
         self.stop(Stop.AT_ONCE)

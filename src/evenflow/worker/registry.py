@@ -1,7 +1,7 @@
 """What a worker knows about tasks: how to call them and by which rules their runs end. Looked up, never imported."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -25,6 +25,8 @@ class PolicyLike(Protocol):
     def timeout_us(self) -> int | None: ...
     @property
     def keep_us(self) -> int | None: ...
+    @property
+    def on_crash(self) -> str: ...
 
 
 class TaskLike(Protocol):
@@ -44,8 +46,10 @@ class Entry:
     name: str
     function: Callable[..., Any]
     signature: CallSignature
+    is_async: bool
     place: str
     timeout_s: float | None
+    fails_on_crash: bool
     rules: Rules
 
 
@@ -88,8 +92,9 @@ class Registry:
         )
         timeout = policy.timeout_us
         return Entry(
-            task.name, task.function, task.signature, place, None if timeout is None else timeout / 1e6, rules
-        )
+            task.name, task.function, task.signature, task.is_async, place, None if timeout is None else timeout / 1e6,
+            policy.on_crash == "fail", rules,
+        )  # fmt: skip
 
 
 def _overridden(entry: Entry, options: str) -> Entry:
@@ -105,4 +110,4 @@ def _overridden(entry: Entry, options: str) -> Entry:
             declared.max_attempts, **changes["retry"], on=declared.on, give_up_on=declared.give_up_on
         )
         rules = Rules(retry, rules.keep_us, rules.retention, rules.max_result_bytes)
-    return Entry(entry.name, entry.function, entry.signature, entry.place, timeout_s, rules)
+    return replace(entry, timeout_s=timeout_s, rules=rules)

@@ -10,19 +10,19 @@
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 ends as materialized (
   select e.* from jsonb_to_recordset(cast(:ends as jsonb)) as e (
-    id bigint, epoch integer, state text, keep_us bigint, run_at bigint, refund integer, result text, error text)
+    id bigint, epoch integer, state text, keep_us bigint, run_at bigint, refund integer, crashed integer, result text, error text)
 ),
 ended as (
   delete from evenflow.job j using ends e
   where j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint) and e.state not in ('ready', 'scheduled')
-  returning j.*, e.state as end_state, e.keep_us as end_keep_us, e.result, e.error
+  returning j.*, e.state as end_state, e.keep_us as end_keep_us, e.crashed, e.result, e.error
 ),
 archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
     options, errors, progress, payload, result)
   select id, now + end_keep_us, created_at, run_at, started_at, now, good_until, worker, run_id,
-    epoch, attempt, max_attempts, crashes, priority, fails_on_crash, end_state, queue, task, group_key, unique_key, signature, headers,
+    epoch, attempt, max_attempts, crashes + crashed, priority, fails_on_crash, end_state, queue, task, group_key, unique_key, signature, headers,
     options,
     case when error is null then errors when errors is null or length(errors) > 65536 then '[' || error || ']'
          else left(errors, -1) || ',' || error || ']' end,

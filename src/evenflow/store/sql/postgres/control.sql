@@ -72,6 +72,7 @@ back as (
   select n.id, n.created_at, now, n.run_id, n.epoch, n.max_attempts, n.priority, n.fails_on_crash, 'arriving', n.queue, n.task, n.group_key,
     n.unique_key, n.signature, n.headers, n.options, n.errors, n.payload
   from named n, (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
+  order by n.id
   on conflict do nothing
   returning id
 ),

@@ -105,7 +105,8 @@ select pg_notify(cast(:channel as text), cast(:payload as text)) as sent;
 -- name: admit
 -- returns: queue, admitted
 -- The admission of jobs that are already rows: arrivals whose caller has committed, and scheduled jobs that are due
--- (retries too). The same rule as in enqueue, so they enter at the current round. Bounded by `top`; skips locked rows.
+-- (retries too). The same rule as in enqueue; a job that was claimed before (epoch > 0) has had its turn, so it does not
+-- queue up behind its own group again but enters at the current round. Bounded by `top`; skips locked rows.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 arrived as materialized (
   select j.id from evenflow.job j where j.state = 'arriving' order by j.id
@@ -117,7 +118,7 @@ due as materialized (
 ),
 batch as materialized (
   select j.id, j.queue, j.priority, j.group_key, now, j.run_at <= now as is_due,
-    case when j.run_at <= now then cast((j.queue, j.priority, j.group_key) as text) end as line
+    case when j.run_at <= now and j.epoch = 0 then cast((j.queue, j.priority, j.group_key) as text) end as line
   from clock, (select id from arrived union all select id from due) p join evenflow.job j on j.id = p.id
 ),
 home as materialized (

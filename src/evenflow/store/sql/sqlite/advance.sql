@@ -6,14 +6,14 @@ select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
   null as headers, null as options
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
-        value ->> 'refund' as refund, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+        value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 where not exists (select 1 from evenflow_job j where j.id = e.id and j.epoch = e.epoch and j.worker = :worker);
 
 select 'awaited' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
   null as headers, null as options
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
-        value ->> 'refund' as refund, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+        value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker and j.awaited
 where e.state not in ('ready', 'scheduled');
 
@@ -21,16 +21,16 @@ insert or replace into evenflow_history (id, expires_at, created_at, run_at, sta
   epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
   headers, options, errors, progress, payload, result)
 select j.id, :now + e.keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
-  j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, e.state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
+  j.epoch, j.attempt, j.max_attempts, j.crashes + e.crashed, j.priority, j.fails_on_crash, e.state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
   j.headers, j.options, case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || e.error || ']' end, j.progress, j.payload, e.result
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
-        value ->> 'refund' as refund, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+        value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker
 where e.state not in ('ready', 'scheduled') and e.keep_us > 0;
 
 delete from evenflow_job where id in (
   select j.id from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
-        value ->> 'refund' as refund, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+        value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
   cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker
   where e.state not in ('ready', 'scheduled'));
 
@@ -65,7 +65,7 @@ update evenflow_job set state = e.state, worker = null, lease_until = null,
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
-        value ->> 'refund' as refund, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+        value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 where evenflow_job.id = e.id and evenflow_job.epoch = e.epoch and evenflow_job.worker = :worker and e.state in ('ready', 'scheduled');
 
 insert into evenflow_round as r (queue, priority, v)

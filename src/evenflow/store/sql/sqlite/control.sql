@@ -41,6 +41,7 @@ select h.id, h.created_at, :now, h.run_id, h.epoch, h.max_attempts, h.priority, 
   h.group_key, h.unique_key, h.signature, h.headers, h.options, h.errors, h.payload
 from evenflow_history h
 where h.id in (select value from json_each(:ids)) and h.state in ('failed', 'quarantined', 'cancelled', 'discarded', 'expired')
+order by h.id
 on conflict do nothing;
 
 delete from evenflow_history where id in (select value from json_each(:ids)) and id in (select id from evenflow_job)

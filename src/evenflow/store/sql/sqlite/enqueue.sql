@@ -98,7 +98,8 @@ select :channel || :payload as sent;
 
 -- name: admit
 -- returns: queue, admitted
--- An arrival that is due becomes `scheduled` first, so that one admission handles arrivals and due jobs alike.
+-- An arrival becomes `scheduled` first, so that one admission handles arrivals and due jobs alike. A job that was
+-- claimed before (epoch > 0) enters at the current round, not behind its own group.
 insert into evenflow_band (queue, priority)
 select queue, priority from (select queue, priority from evenflow_job where state = 'arriving' order by id limit :top)
 union
@@ -116,9 +117,9 @@ from (
   select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry,
     case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
   from (select queue, priority, group_key, count(*) as jobs from (
-          select queue, priority, group_key from evenflow_job
+          select queue, priority, group_key, epoch from evenflow_job
           where state = 'scheduled' and run_at <= :now order by run_at, id limit :top)
-        where group_key is not null group by queue, priority, group_key) l
+        where group_key is not null and epoch = 0 group by queue, priority, group_key) l
   left join evenflow_queue q on q.name = l.queue
   left join evenflow_round r on r.queue = l.queue and r.priority = l.priority
   left join evenflow_group_weight w on w.queue = l.queue and w.group_key = l.group_key
@@ -130,18 +131,18 @@ on conflict (queue, priority, group_key) do update
   set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span;
 
 with due as materialized (
-  select id, queue, priority, group_key from evenflow_job
+  select id, queue, priority, group_key, epoch = 0 as is_new from evenflow_job
   where state = 'scheduled' and run_at <= :now order by run_at, id limit :top
 ),
 ranked as materialized (
-  select id, queue, priority, group_key,
-    row_number() over (partition by queue, priority, group_key order by id) as rank,
-    count(*) over (partition by queue, priority, group_key) as jobs
+  select id, queue, priority, group_key, is_new,
+    row_number() over (partition by queue, priority, group_key, is_new order by id) as rank,
+    count(*) over (partition by queue, priority, group_key, is_new) as jobs
   from due
 ),
 placed as materialized (
   select d.id,
-    case when q.fair = 'fifo' then :now when g.tail is null then coalesce(r.v, 0) + 1
+    case when q.fair = 'fifo' then :now when g.tail is null or not d.is_new then coalesce(r.v, 0) + 1
          else g.tail - g.span + g.span / d.jobs * d.rank end as turn
   from ranked d
   left join evenflow_queue q on q.name = d.queue

@@ -1,0 +1,95 @@
+"""Benchmark of the claim: what a hundred jobs cost in an almost empty store, and in one with a past and a backlog."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from bench.claimer import Claimer
+from bench.plans import Walk, postgres_walk, sqlite_walk
+from bench.report import Cell, Report
+from bench.seed import QUEUE, Seeder
+from bench.sizes import Sizes
+from bench.stores import ENGINES, Stores
+from bench.timing import Samples
+from evenflow.store.open import AnyEngine
+from evenflow.store.sqlite import SqliteEngine
+
+BATCH = 100
+WARM_UP = 5
+
+
+@dataclass(slots=True)
+class Scale:
+    """One store, how full it is, and its measurements."""
+
+    name: str
+    engine: AnyEngine
+    seeder: Seeder
+    claimer: Claimer
+    samples: Samples = field(default_factory=Samples)
+
+    def claim(self, samples: Samples) -> None:
+        """Claim a batch, then put as many new jobs behind the backlog: the store stays as full as it was."""
+        claimed = []
+        samples.add(lambda: claimed.extend(self.claimer.round([])))
+        if len(claimed) != BATCH:
+            raise AssertionError(f"{self.name}: expected {BATCH} jobs per claim, got {len(claimed)}")
+        self.seeder.remove([job.id for job in claimed])
+        self.seeder.add(BATCH)
+
+
+def claim(stores: Stores, sizes: Sizes) -> Report:
+    """The same claim in a small and in a large store, in turns. Commits do not wait for the disk: only the work counts."""
+    rows: list[tuple[Cell, ...]] = []
+    notes = [
+        f"large store: {sizes.many_ready:,} ready jobs in {sizes.groups:,} groups, {sizes.blocked:,} blocked, "
+        f"{sizes.finished:,} finished; small store: {sizes.few_ready:,} ready jobs",
+        f"{BATCH} jobs per claim, median of {sizes.claim_rounds}",
+    ]
+    for kind, engine in ENGINES.items():
+        with small(stores, kind, sizes) as few, large(stores, kind, sizes) as many:
+            for number in range(WARM_UP + sizes.claim_rounds):
+                for scale in (few, many):
+                    scale.claim(Samples() if number < WARM_UP else scale.samples)
+            for scale in (few, many):
+                walk = walk_of(scale)
+                rows.append(
+                    (engine, scale.name, scale.samples.median_s / few.samples.median_s, walk.rows, walk.buffers,
+                     walk.all_buffers, scale.samples.median_s * 1000)
+                )  # fmt: skip
+                notes += [f"{engine}, {scale.name} store: {line}" for line in walk.plan]
+    columns = {
+        "engine": "", "store": "", "time ÷ small": ".2f", "index entries read": ",.0f", "pages of the walk": ",.0f",
+        "pages in all": ",.0f", "ms per claim": ".2f",
+    }  # fmt: skip
+    return Report("claim", "Claim of 100 jobs", columns, rows, notes)
+
+
+@contextlib.contextmanager
+def small(stores: Stores, kind: str, sizes: Sizes) -> Iterator[Scale]:
+    """A few ready jobs and nothing else."""
+    with stores.engine(kind, flushes=False) as engine:
+        yield _seeded("small", engine, Seeder(engine, sizes.groups), sizes.few_ready)
+
+
+@contextlib.contextmanager
+def large(stores: Stores, kind: str, sizes: Sizes) -> Iterator[Scale]:
+    """A long backlog, many blocked jobs, and a history."""
+    with stores.engine(kind, flushes=False) as engine:
+        seeder = Seeder(engine, sizes.groups)
+        seeder.add_finished(sizes.finished)
+        seeder.add(sizes.blocked, "blocked")
+        yield _seeded("large", engine, seeder, sizes.many_ready)
+
+
+def walk_of(scale: Scale) -> Walk:
+    """How the database finds the next batch, by its own account."""
+    if isinstance(scale.engine, SqliteEngine):
+        return sqlite_walk(scale.engine)
+    return postgres_walk(scale.engine, scale.claimer)
+
+
+def _seeded(name: str, engine: AnyEngine, seeder: Seeder, ready: int) -> Scale:
+    seeder.add(ready)
+    seeder.settle()
+    return Scale(name, engine, seeder, Claimer(engine, QUEUE, BATCH))

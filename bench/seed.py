@@ -1,0 +1,81 @@
+"""Fills a store behind the operations' back, by one statement per kind of row: a million jobs in seconds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from evenflow.clock import wall_us
+from evenflow.store.open import AnyEngine
+from evenflow.store.sqlite import SqliteEngine
+from evenflow.store.statements import Statement
+
+QUEUE = "default"
+GROUP = "'g' || (i % :groups)"
+DAY_US = 86_400_000_000
+
+NUMBERS = {
+    "sqlite": "with recursive n (i) as (select :first union all select i + 1 from n where i + 1 < :first + :rows)",
+    "postgres": "with n (i) as (select generate_series(:first, :first + :rows - 1))",
+}
+BANDS = "insert into evenflow_band (queue, priority) values (:queue, 0)"
+TAILS = f"""
+insert into evenflow_group_tail (queue, priority, group_key, tail, span)
+select :queue, 0, {GROUP}, 1, 1 from n"""
+# Fair turns: the n-th job of each group belongs to round n.
+LIVE = f"""
+insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, payload, state, turn)
+select i, :queue, 'bench.noop', 0, {GROUP}, 1, :now, :now, '["tenant",1]', :state, i / :groups + 1 from n"""
+FINISHED = f"""
+insert into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, epoch, attempt, max_attempts,
+  crashes, priority, fails_on_crash, state, queue, task, group_key, payload, result)
+select i, :expires, :now, :now, :now, :now, 1, 1, 1, 0, 0, false, 'succeeded', :queue, 'bench.noop', {GROUP},
+  '["tenant",1]', 'null' from n"""
+
+
+class Seeder:
+    """Adds rows to one store. Ids grow from call to call, so later jobs have later turns."""
+
+    def __init__(self, engine: AnyEngine, groups: int) -> None:
+        self._engine = engine
+        self._groups = groups
+        self._first = 0
+        self._execute(BANDS, {"queue": QUEUE})
+        self._number(TAILS, groups)
+
+    def add(self, jobs: int, state: str = "ready") -> None:
+        """Live jobs, dealt to the groups in turn."""
+        self._number(LIVE, jobs, state=state)
+
+    def add_finished(self, jobs: int) -> None:
+        """Jobs that have succeeded."""
+        self._number(FINISHED, jobs, expires=wall_us() + DAY_US)
+
+    def remove(self, ids: Sequence[int]) -> None:
+        """Live jobs, as if they had never been."""
+        self._execute(f"delete from evenflow_job where id in ({','.join(map(str, ids))})", {})
+
+    def settle(self) -> None:
+        """Leave what a store has that was not filled a moment ago: statistics, clean pages, nothing to flush."""
+        if isinstance(self._engine, SqliteEngine):
+            with self._engine.reading() as file:
+                file.execute("pragma wal_checkpoint(truncate)")
+            return
+        for statement in ("vacuum (analyze)", "checkpoint"):
+            self._execute(statement, {})
+
+    def _number(self, statement: str, rows: int, **values: Any) -> None:
+        numbered = f"{NUMBERS[self._engine.kind]} {statement}"
+        values |= {"queue": QUEUE, "groups": self._groups, "first": self._first, "rows": rows, "now": wall_us()}
+        self._first += rows
+        self._execute(numbered, values)
+
+    def _execute(self, text: str, values: dict[str, Any]) -> None:
+        if isinstance(self._engine, SqliteEngine):
+            with self._engine.exclusive() as file:
+                file.execute(text, values)
+            return
+        statement = Statement(text.replace("evenflow_", "evenflow."))
+        with self._engine.session(600.0) as session:
+            # Values go into the text: as parameters they would have no type in a select list.
+            psycopg.ClientCursor(session).execute(statement.pyformat.encode(), values)

@@ -1,0 +1,42 @@
+"""How much each benchmark does: in full, quickly, or just enough to see that it works. Values only."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The sizes of one run."""
+
+    bulk_jobs: int
+    bulk_rounds: int
+    single_jobs: int
+    single_rounds: int
+    claim_rounds: int
+    few_ready: int
+    many_ready: int
+    groups: int
+    blocked: int
+    finished: int
+    snapshot_jobs: int
+    drain_jobs: int
+    pickup_jobs: int
+    peer_seconds: float
+    peer_jobs: int | None
+    """Jobs of a peer's bulk enqueue and drain; None leaves it to the harness."""
+
+
+FULL = Sizes(
+    bulk_jobs=10_000, bulk_rounds=9, single_jobs=200, single_rounds=10,
+    claim_rounds=100, few_ready=1_000, many_ready=1_000_000, groups=1_000, blocked=100_000, finished=1_000_000,
+    snapshot_jobs=200_000, drain_jobs=100_000, pickup_jobs=200, peer_seconds=4.0, peer_jobs=None,
+)  # fmt: skip
+QUICK = Sizes(
+    bulk_jobs=10_000, bulk_rounds=3, single_jobs=100, single_rounds=4,
+    claim_rounds=30, few_ready=1_000, many_ready=100_000, groups=1_000, blocked=10_000, finished=100_000,
+    snapshot_jobs=40_000, drain_jobs=10_000, pickup_jobs=40, peer_seconds=1.0, peer_jobs=5_000,
+)  # fmt: skip
+SMOKE = Sizes(
+    bulk_jobs=200, bulk_rounds=1, single_jobs=5, single_rounds=1,
+    claim_rounds=2, few_ready=500, many_ready=2_000, groups=10, blocked=100, finished=100,
+    snapshot_jobs=1_000, drain_jobs=200, pickup_jobs=3, peer_seconds=0.2, peer_jobs=100,
+)  # fmt: skip

@@ -1,0 +1,170 @@
+"""`evenflow worker`: the supervisor and its worker processes."""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from evenflow.app import Evenflow
+from evenflow.errors import ConfigError
+from evenflow.worker.loading import load_object
+from evenflow.worker.logs import LEVELS, configure_logging
+from evenflow.worker.orders import Orders
+from evenflow.worker.supervisor import Supervisor
+
+log = logging.getLogger("evenflow.supervisor")
+
+_COUNT = click.IntRange(min=1)
+_CEILING = click.IntRange(min=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """The effective limits of one `evenflow worker` command, shared by its processes."""
+
+    processes: int
+    concurrency: int
+    prefetch: int
+    max_claim_per_worker: int
+    max_claim_batch: int
+
+    @property
+    def slots(self) -> int:
+        return self.processes * self.concurrency
+
+    def share(self, total: int, place: int) -> int:
+        """What one process gets of a total: equal parts, the first ones take the rest."""
+        return total // self.processes + (place < total % self.processes)
+
+    def effective(self) -> tuple[int, int]:
+        """(max_claim_per_worker, max_claim_batch) as they take effect where 0 was given."""
+        return (
+            self.max_claim_per_worker or self.slots + self.prefetch,
+            self.max_claim_batch or self.slots + self.prefetch,
+        )
+
+
+@click.command()
+@click.argument("locator", metavar="MODULE:APP")
+@click.option(
+    "--queues", metavar="A,B,PREFIX*", help="Queues to serve, exact or by prefix. Default: all of the app."
+)
+@click.option("--processes", type=_COUNT, metavar="N", help="Worker processes. Default: the number of CPUs.")
+@click.option(
+    "--concurrency", type=_COUNT, default=10, show_default=True, metavar="N", help="Slots of each process."
+)
+@click.option(
+    "--max-claim-batch",
+    type=_CEILING,
+    default=0,
+    metavar="N",
+    help="Most jobs taken from one queue in one pass.",
+)
+@click.option(
+    "--max-claim-per-worker",
+    type=_CEILING,
+    default=0,
+    metavar="N",
+    help="Most jobs held beyond those running.",
+)
+@click.option("--shutdown-timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="S",
+              help="Seconds that running jobs get after TERM.")  # fmt: skip
+@click.option(
+    "--coalesce-notifies",
+    type=_COUNT,
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Wake-ups taken at once.",
+)
+@click.option(
+    "--max-jobs-per-process", type=_CEILING, default=0, metavar="N", help="Replace a process after N jobs."
+)
+@click.option(
+    "--max-memory-mb", type=_CEILING, default=0, metavar="MB", help="Replace a process that grew beyond this."
+)
+@click.option(
+    "--max-age",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="S",
+    help="Replace a process after S seconds.",
+)
+@click.option("--no-services", is_flag=True, help="Only run jobs: no dispatcher, rescuer or pruner here.")
+@click.option("--pidfile", type=click.Path(path_type=Path), help="Write the supervisor's process id here.")
+@click.option(
+    "--loglevel", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True
+)
+def worker(
+    locator: str, queues: str | None, processes: int | None, concurrency: int, max_claim_batch: int,
+    max_claim_per_worker: int, shutdown_timeout: float, coalesce_notifies: int, max_jobs_per_process: int,
+    max_memory_mb: int, max_age: float, no_services: bool, pidfile: Path | None, loglevel: str,
+) -> None:  # fmt: skip
+    """Run the jobs of an app: a supervisor with worker processes and the services.
+
+    TERM and INT (Ctrl-C) stop claiming at once, give running jobs the shutdown timeout, then return the rest to the
+    queue. A second one hurries; QUIT returns everything at once. A failed start or a dead service exits non-zero.
+    """
+    configure_logging(loglevel)
+    app: Evenflow = load_object(locator, Evenflow)
+    served = (
+        [name.strip() for name in queues.split(",") if name.strip()]
+        if queues is not None
+        else app.served_queues()
+    )
+    ceilings = Ceilings(
+        processes or os.cpu_count() or 1,
+        concurrency,
+        app.settings.prefetch_buffer,
+        max_claim_per_worker,
+        max_claim_batch,
+    )
+    for warning in app.settings.warnings:
+        log.warning("%s", warning)
+    app.prepare()
+    per_worker, batch = ceilings.effective()
+    log.info(
+        "Concurrency config: processes=%d, concurrency=%d, cluster_wide_cap=%s, max_claim_per_worker=%d, max_claim_batch=%d",
+        ceilings.processes, concurrency, app.settings.cluster_wide_cap, per_worker, batch,
+    )  # fmt: skip
+    log.info(
+        "Serving %s from %s with %d tasks", ",".join(served), app.settings.database.masked(), len(app.tasks)
+    )
+    orders = [
+        Orders(
+            locator=locator, path=[os.getcwd()], queues=served, parent=0, concurrency=concurrency, max_claim_batch=max_claim_batch,
+            max_claim=ceilings.share(per_worker, place), prefetch=ceilings.share(ceilings.prefetch, place),
+            shutdown_timeout_s=shutdown_timeout, coalesce_notifies=coalesce_notifies, max_jobs=max_jobs_per_process,
+            max_memory_mb=max_memory_mb, max_age_s=max_age, loglevel=loglevel,
+        )
+        for place in range(ceilings.processes)
+    ]  # fmt: skip
+    with _pid_written(pidfile):
+        supervisor = Supervisor(
+            app.settings, orders, services=not no_services, shutdown_timeout_s=shutdown_timeout
+        )
+        app.close()
+        sys.exit(supervisor.run())
+
+
+@contextlib.contextmanager
+def _pid_written(path: Path | None) -> Iterator[None]:
+    """The pid in a file, refused where another living process is named there."""
+    if path is None:
+        yield
+        return
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        pid = int(path.read_text())
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 0)
+            raise ConfigError(f"--pidfile {path}: process {pid} is alive; stop it, or choose another file")
+    path.write_text(f"{os.getpid()}\n")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

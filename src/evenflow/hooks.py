@@ -1,0 +1,62 @@
+"""Lifecycle hooks: what users run when workers start and stop, and around every run of a body."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TypeVar
+
+from evenflow.context import Context
+
+Hook = Callable[[], object]
+Around = Callable[[Context], Iterator[None]]
+H = TypeVar("H", bound=Hook)
+A = TypeVar("A", bound=Around)
+
+
+class Hooks:
+    """The hooks of an app, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._start: list[Hook] = []
+        self._stop: list[Hook] = []
+        self._around: list[Callable[[Context], AbstractContextManager[None]]] = []
+
+    def on_worker_start(self, hook: H) -> H:
+        """Call this in every worker process before its first claim. An error keeps the process from serving."""
+        self._start.append(hook)
+        return hook
+
+    def on_worker_stop(self, hook: H) -> H:
+        """Call this in every worker process after its last job has ended."""
+        self._stop.append(hook)
+        return hook
+
+    def around_run(self, around: A) -> A:
+        """A generator function that yields once: what stands before runs before each body, what stands after, after it.
+
+        >>> hooks = Hooks()
+        >>> @hooks.around_run
+        ... def timed(ctx: Context) -> Iterator[None]:
+        ...     yield
+        """
+        self._around.append(contextmanager(around))
+        return around
+
+    def worker_start(self) -> None:
+        for hook in self._start:
+            hook()
+
+    def worker_stop(self) -> None:
+        for hook in self._stop:
+            hook()
+
+    @property
+    def surrounds(self) -> bool:
+        return bool(self._around)
+
+    @contextmanager
+    def around(self, context: Context) -> Iterator[None]:
+        """All `around_run` hooks, the first added outermost."""
+        with ExitStack() as stack:
+            for around in self._around:
+                stack.enter_context(around(context))
+            yield

@@ -1,0 +1,125 @@
+"""One run of one body: from a claimed job to its End. The same steps on an event loop, a thread or in a process."""
+
+import asyncio
+import contextvars
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+from evenflow.clock import from_us
+from evenflow.codec import decode_call
+from evenflow.context import Context
+from evenflow.hooks import Hooks
+from evenflow.ids import EPOCH_MS, NUMBER_BITS, id_text
+from evenflow.job import Claimed, End
+from evenflow.signing import KeyRing
+from evenflow.worker.outcome import CancelledByWish, Expired, TimedOut, raised, succeeded
+from evenflow.worker.registry import Entry
+
+current_context: contextvars.ContextVar[Context | None] = contextvars.ContextVar(
+    "evenflow_context", default=None
+)
+"""The context of the run that this code belongs to, for log filters and code far below a body."""
+
+Report = Callable[[int, int, dict[str, Any]], None]
+
+
+class Run:
+    """One job in one slot."""
+
+    __slots__ = ("cancel_why", "context", "entry", "is_over", "is_returned", "job", "started", "task")
+
+    def __init__(self, job: Claimed, entry: Entry | None) -> None:
+        self.job = job
+        self.entry = entry
+        self.started = time.monotonic()
+        self.context: Context | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.cancel_why: str | None = None
+        self.is_over = False  # its end is decided: what the body does from now on is not heard
+        self.is_returned = False  # the body has let go of its thread
+
+    def now(self) -> int:
+        """The store's clock, as far as this run can tell: its claim's time and what has passed since."""
+        return self.job.started_at + int((time.monotonic() - self.started) * 1_000_000)
+
+
+class Caller:
+    """Calls bodies. Checks signature and expiry, decodes the arguments, gives them their context and surroundings."""
+
+    def __init__(self, *, keys: KeyRing | None, require_signed: bool, hooks: Hooks, report: Report) -> None:
+        self._keys = keys
+        self._require_signed = require_signed
+        self._hooks = hooks
+        self._report = report
+
+    async def run_coroutine(self, run: Run, entry: Entry) -> End:
+        """The end of a coroutine body. A timeout or a wish to cancel reaches it as a cancellation."""
+        timer: asyncio.Timeout | None = None
+        try:
+            args, kwargs = self._prepare(run, entry)
+            if entry.timeout_s is None and run.context is None:
+                value = await entry.function(*args, **kwargs)
+            else:
+                async with asyncio.timeout(entry.timeout_s) as timer:
+                    with self._surrounded(run):
+                        value = await entry.function(*args, **kwargs)
+            return succeeded(run.job, value, entry.rules, run.now(), random.random())
+        except (
+            BaseException
+        ) as error:  # SystemExit and friends come from user code: they end the job, not the worker
+            if isinstance(error, TimeoutError) and timer is not None and timer.expired():
+                error = timed_out(entry)
+            elif isinstance(error, asyncio.CancelledError) and run.cancel_why is not None:
+                error = CancelledByWish(run.cancel_why)
+            return raised(run.job, error, entry.rules, run.now(), random.random())
+
+    def run_function(self, run: Run, entry: Entry) -> End:
+        """The end of a plain body, run on this thread."""
+        try:
+            args, kwargs = self._prepare(run, entry)
+            with self._surrounded(run) if run.context is not None else nullcontext():
+                value = entry.function(*args, **kwargs)
+            return succeeded(run.job, value, entry.rules, run.now(), random.random())
+        except BaseException as error:
+            return raised(run.job, error, entry.rules, run.now(), random.random())
+
+    def _prepare(self, run: Run, entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a run. Raises what keeps the body from running."""
+        job = run.job
+        if job.good_until is not None and run.now() >= job.good_until:
+            raise Expired
+        if run.cancel_why is not None:
+            raise CancelledByWish(run.cancel_why)
+        if self._keys is not None and (job.signature is not None or self._require_signed):
+            self._keys.verify(
+                job.signature, queue=job.queue, task=job.task, job_id=id_text(job.id), payload=job.payload,
+                group=job.group, created_at_us=((job.id >> NUMBER_BITS) + EPOCH_MS) * 1000,
+            )  # fmt: skip
+        args, kwargs = decode_call(job.payload, entry.signature)
+        if entry.signature.context is not None or self._hooks.surrounds:
+            run.context = self._context(run, entry)
+            return entry.signature.inject(args, kwargs, run.context)
+        return args, kwargs
+
+    def _context(self, run: Run, entry: Entry) -> Context:
+        job = run.job
+        timeout = entry.timeout_s
+        return Context(
+            job_id=id_text(job.id), task=job.task, attempt=job.attempt, fence=job.epoch, queue=job.queue, group=job.group,
+            deadline=None if timeout is None else from_us(run.now()) + timedelta(seconds=timeout),
+            report=lambda said: self._report(job.id, job.epoch, dict(said)),
+        )  # fmt: skip
+
+    def _surrounded(self, run: Run) -> AbstractContextManager[None]:
+        if run.context is None:
+            return nullcontext()
+        current_context.set(run.context)
+        return self._hooks.around(run.context)
+
+
+def timed_out(entry: Entry) -> TimedOut:
+    return TimedOut(f"task {entry.name!r} ran longer than {entry.timeout_s:g} s")

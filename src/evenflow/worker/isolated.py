@@ -1,0 +1,63 @@
+"""An isolated process: `python -m evenflow.worker.isolated FD`. Runs one job at a time and sends its End back."""
+
+import asyncio
+import os
+import socket
+import sys
+from typing import Any
+
+from evenflow.client.app import Client
+from evenflow.errors import ProcessExitError
+from evenflow.job import Claimed, End
+from evenflow.signing import KeyRing
+from evenflow.worker.calling import Caller, Run
+from evenflow.worker.loading import load_apps
+from evenflow.worker.logs import configure_logging
+from evenflow.worker.outcome import UnknownTask, raised
+from evenflow.worker.processes import Channel, Message
+from evenflow.worker.registry import Registry
+
+
+def main(descriptor: int) -> None:
+    """Load the app that the first message names, then run jobs until the worker closes the pipe."""
+    channel = Channel(socket.socket(fileno=descriptor), lambda: ProcessExitError("the worker is gone"))
+    try:
+        first = channel.receive(None)
+        assert first is not None and first.locator is not None
+        configure_logging("")
+        apps: list[Client] = load_apps(first.locator, Client, paths=first.path or [])
+        while True:
+            message = channel.receive(None)
+            assert message is not None and message.job is not None
+            channel.send(Message(end=_run(message.job, apps, channel)))
+    except ProcessExitError:
+        return
+
+
+def _run(job: Claimed, apps: list[Client], channel: Channel) -> End:
+    app = next((app for app in apps if job.task in app.tasks), apps[0])
+    registry = Registry(app.tasks, app.settings)
+    entry = registry.entry(job)
+    run = Run(job, entry)
+    if entry is None:
+        return raised(
+            job,
+            UnknownTask(f"no task {job.task!r} in the isolated process"),
+            registry.unknown,
+            run.now(),
+            0.5,
+        )
+
+    def report(_job: int, _epoch: int, said: dict[str, Any]) -> None:
+        channel.send(Message(progress=said))
+
+    keys = KeyRing.build(app.settings.signing_keys) if app.settings.signing_keys else None
+    caller = Caller(keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report)
+    if entry.is_async:
+        return asyncio.run(caller.run_coroutine(run, entry))
+    return caller.run_function(run, entry)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+    os._exit(0)
