@@ -37,15 +37,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Evenflow on this machine.")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; all unless told")
-    parser.add_argument("--quick", action="store_true", help="small sizes: a minute or two instead of a quarter of an hour")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; all unless told"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes: a minute or two instead of a quarter of an hour"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers here")
-    parser.add_argument("--peers", action="store_true", help="compare with other queues; alone unless names are given")
+    parser.add_argument(
+        "--peers", action="store_true", help="compare with other queues; alone unless names are given"
+    )
     parser.add_argument(
         "--harness", type=Path, metavar="DIR", default=os.environ.get(HARNESS_VARIABLE),
         help=f"where the harness of peers lies; default: {HARNESS_VARIABLE}",
     )  # fmt: skip
-    parser.add_argument("--against", metavar="A,B", default=",".join(PEERS), help="which peers; default: %(default)s")
+    parser.add_argument(
+        "--against", metavar="A,B", default=",".join(PEERS), help="which peers; default: %(default)s"
+    )
     return parser
 
 

@@ -25,7 +25,9 @@ class Claimer:
         self._keeps_bounds = keeps_bounds
         self._moved_v_at = 0.0
         self.worker = new_worker_id(engine)
-        leases.register(engine, self.worker, kind="worker", host="bench", pid=os.getpid(), lease_us=10_000_000)
+        leases.register(
+            engine, self.worker, kind="worker", host="bench", pid=os.getpid(), lease_us=10_000_000
+        )
 
     def request(self) -> Claim:
         """What the next round asks for."""
@@ -38,7 +40,9 @@ class Claimer:
         claim = self.request()
         answer = advance(self._engine, self.worker, [succeeded(job) for job in finished], claim)
         if answer.lost:
-            raise AssertionError(f"{len(answer.lost)} finished jobs were refused: the benchmark is not alone here")
+            raise AssertionError(
+                f"{len(answer.lost)} finished jobs were refused: the benchmark is not alone here"
+            )
         self._bounds.note(answer.claimed, answer.moved)
         if claim.moves_v and answer.claimed:
             self._moved_v_at = time.monotonic()
@@ -48,5 +52,3 @@ class Claimer:
 def succeeded(job: Claimed) -> End:
     """The end of a body that returned None."""
     return End(job.id, job.epoch, "succeeded", DAY_US, result="null")
-
-

@@ -9,6 +9,7 @@ import itertools
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import psycopg
@@ -81,8 +82,11 @@ def single(stores: Stores, sizes: Sizes) -> Report:
     """One job per call, each durable before the call returns."""
     rows: list[tuple[Cell, ...]] = []
     for kind, engine in ENGINES.items():
-        with bare_insert(stores, kind) as insert, enqueue_many(stores, kind, None, one_by_one=True) as enqueue:
-            floor = Variant("floor: INSERT of one row", lambda jobs, store=insert: [store(1) for _ in range(jobs)])
+        with (
+            bare_insert(stores, kind) as insert,
+            enqueue_many(stores, kind, None, one_by_one=True) as enqueue,
+        ):
+            floor = Variant("floor: INSERT of one row", partial(_repeat, insert))
             own = Variant("enqueue", enqueue)
             take_turns([floor, own], sizes.single_jobs, sizes.single_rounds)
         for variant in (floor, own):
@@ -98,17 +102,24 @@ def single(stores: Stores, sizes: Sizes) -> Report:
     return Report("single", "Enqueue one by one", columns, rows, notes)
 
 
+def _repeat(insert: Store, jobs: int) -> None:
+    for _ in range(jobs):
+        insert(1)
+
+
 def take_turns(variants: list[Variant], jobs: int, rounds: int) -> None:
     """Measure all variants round by round. The first round warms up and does not count."""
     for variant in variants:
         variant.store(jobs)
     for _ in range(rounds):
         for variant in variants:
-            variant.samples.add(lambda store=variant.store: store(jobs))
+            variant.samples.add(partial(variant.store, jobs))
 
 
 @contextlib.contextmanager
-def enqueue_many(stores: Stores, kind: str, groups: int | None, *, one_by_one: bool = False) -> Iterator[Store]:
+def enqueue_many(
+    stores: Stores, kind: str, groups: int | None, *, one_by_one: bool = False
+) -> Iterator[Store]:
     """The public face, in a database of its own."""
     with stores.database(kind) as url, Evenflow(url) as app:
 
@@ -136,7 +147,13 @@ def bare_insert(stores: Stores, kind: str) -> Iterator[Store]:
 
         def store(jobs: int) -> None:
             batch = [
-                {"id": next(ids), "queue": "default", "task": TASK, "now": now, "payload": f'["tenant-0",{number}]'}
+                {
+                    "id": next(ids),
+                    "queue": "default",
+                    "task": TASK,
+                    "now": now,
+                    "payload": f'["tenant-0",{number}]',
+                }
                 for number in range(jobs)
             ]
             execute(_encode(batch).decode())

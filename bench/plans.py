@@ -69,7 +69,9 @@ def _explain(session: "psycopg.Connection[Row]", statement: Statement, parameter
     places = ", ".join(["%s"] * len(statement.parameters))
     values = [parameters[name] for name in statement.parameters]
     cursor = psycopg.ClientCursor(session)
-    row = cursor.execute(f"explain (analyze, buffers, format json) execute walk ({places})".encode(), values).fetchone()
+    row = cursor.execute(
+        f"explain (analyze, buffers, format json) execute walk ({places})".encode(), values
+    ).fetchone()
     session.execute("deallocate walk")
     assert row is not None
     return row[0][0]["Plan"]
@@ -89,7 +91,9 @@ def _add(walk: Walk, nodes: list[dict[str, Any]]) -> None:
             read = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
             walk.rows += read * node["Actual Loops"]
             walk.buffers += _pages(node)
-            walk.plan.append(f"{node['Node Type']} on {READY_INDEX}, {node.get('Index Cond', 'no condition')}")
+            walk.plan.append(
+                f"{node['Node Type']} on {READY_INDEX}, {node.get('Index Cond', 'no condition')}"
+            )
 
 
 def _own_pages(node: dict[str, Any]) -> int:

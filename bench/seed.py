@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import psycopg
-
+from bench.stores import fetch
 from evenflow.clock import wall_us
 from evenflow.store.open import AnyEngine
-from evenflow.store.sqlite import SqliteEngine
-from evenflow.store.statements import Statement
 
 QUEUE = "default"
 GROUP = "'g' || (i % :groups)"
@@ -40,7 +37,7 @@ class Seeder:
         self._engine = engine
         self._groups = groups
         self._first = 0
-        self._execute(BANDS, {"queue": QUEUE})
+        fetch(engine, BANDS, {"queue": QUEUE})
         self._number(TAILS, groups)
 
     def add(self, jobs: int, state: str = "ready") -> None:
@@ -53,29 +50,16 @@ class Seeder:
 
     def remove(self, ids: Sequence[int]) -> None:
         """Live jobs, as if they had never been."""
-        self._execute(f"delete from evenflow_job where id in ({','.join(map(str, ids))})", {})
-
-    def settle(self) -> None:
-        """Leave what a store has that was not filled a moment ago: statistics, clean pages, nothing to flush."""
-        if isinstance(self._engine, SqliteEngine):
-            with self._engine.reading() as file:
-                file.execute("pragma wal_checkpoint(truncate)")
-            return
-        for statement in ("vacuum (analyze)", "checkpoint"):
-            self._execute(statement, {})
+        fetch(self._engine, f"delete from evenflow_job where id in ({','.join(map(str, ids))})")
 
     def _number(self, statement: str, rows: int, **values: Any) -> None:
         numbered = f"{NUMBERS[self._engine.kind]} {statement}"
-        values |= {"queue": QUEUE, "groups": self._groups, "first": self._first, "rows": rows, "now": wall_us()}
+        values |= {
+            "queue": QUEUE,
+            "groups": self._groups,
+            "first": self._first,
+            "rows": rows,
+            "now": wall_us(),
+        }
         self._first += rows
-        self._execute(numbered, values)
-
-    def _execute(self, text: str, values: dict[str, Any]) -> None:
-        if isinstance(self._engine, SqliteEngine):
-            with self._engine.exclusive() as file:
-                file.execute(text, values)
-            return
-        statement = Statement(text.replace("evenflow_", "evenflow."))
-        with self._engine.session(600.0) as session:
-            # Values go into the text: as parameters they would have no type in a select list.
-            psycopg.ClientCursor(session).execute(statement.pyformat.encode(), values)
+        fetch(self._engine, numbered, values)

@@ -5,11 +5,15 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
 from evenflow.settings import parse_url
+from evenflow.store.engine import Row
 from evenflow.store.open import AnyEngine, open_engine, prepare
+from evenflow.store.sqlite import SqliteEngine
+from evenflow.store.statements import Statement
 from tests.postgres_server import DatabaseHost, ExternalPostgres, PostgresServer
 from tests.scratch_directory import Scratch
 
@@ -81,3 +85,25 @@ def private_stores() -> Iterator[Stores]:
 def engine_of(url: str, *, pool_size: int = 4) -> AnyEngine:
     """An engine for a URL."""
     return open_engine(parse_url(url), pool_size=pool_size)
+
+
+def fetch(engine: AnyEngine, text: str, values: dict[str, Any] | None = None) -> list[Row]:
+    """Run SQL behind the operations' back, with `:names`; `evenflow_x` is `evenflow.x` on PostgreSQL."""
+    if isinstance(engine, SqliteEngine):
+        with engine.exclusive() as file:
+            return file.execute(text, values or {}).fetchall()
+    statement = Statement(text.replace("evenflow_", "evenflow."))
+    with engine.session(600.0) as session:
+        # Values go into the text: as parameters they would have no type in a select list.
+        cursor = psycopg.ClientCursor(session).execute(statement.pyformat.encode(), values)
+        return cursor.fetchall() if cursor.description else []
+
+
+def settle(engine: AnyEngine) -> None:
+    """Leave what a store has that was not filled a moment ago: statistics, clean pages, nothing to flush."""
+    if isinstance(engine, SqliteEngine):
+        with engine.reading() as file:
+            file.execute("pragma wal_checkpoint(truncate)")
+        return
+    for statement in ("vacuum (analyze)", "checkpoint"):
+        fetch(engine, statement)

@@ -11,6 +11,7 @@ from evenflow.services.keeper import Keeper, Service
 from evenflow.services.pruner import Pruner
 from evenflow.services.rescuer import Rescuer
 from evenflow.store.open import AnyEngine, open_engine
+from evenflow.store.signals import settle_wakers
 from evenflow.worker.local import LocalWorker
 from evenflow.worker.pump import PumpOptions, Stop
 from evenflow.worker.serving import QueueList
@@ -67,6 +68,7 @@ class Evenflow(Client):
         self._producer.make_ready()
         served = QueueList.parse(list(queues) if queues is not None else self.served_queues())
         engine = self._own_engine(pool_size=1)
+        services_engine = self._own_engine(pool_size=2) if services else None
         died: list[BaseException] = []
         worker = LocalWorker(
             self.tasks,
@@ -82,7 +84,7 @@ class Evenflow(Client):
             died.append(error)
             worker.stop(Stop.GRACEFUL)
 
-        keeper = self._keeper(on_death) if services else None
+        keeper = self._keeper(services_engine, on_death) if services_engine is not None else None
         if keeper is not None:
             keeper.start()
         try:
@@ -90,8 +92,10 @@ class Evenflow(Client):
         finally:
             if keeper is not None:
                 keeper.stop()
-            if engine is not self._producer.engine:
-                engine.close()
+            for used in (engine, services_engine):
+                if used is not None and used is not self._producer.engine:
+                    settle_wakers(used)
+                    used.close()
         if died:
             raise EvenflowError("a service of this worker died") from died[0]
 
@@ -111,8 +115,7 @@ class Evenflow(Client):
             return self._producer.engine
         return open_engine(self.settings.database, self.settings.schema, pool_size=pool_size)
 
-    def _keeper(self, on_death: Callable[[str, BaseException], None]) -> Keeper:
-        engine = self._own_engine(pool_size=2)
+    def _keeper(self, engine: AnyEngine, on_death: Callable[[str, BaseException], None]) -> Keeper:
         services: list[Service] = [
             Dispatcher(engine, self.settings.retention),
             Rescuer(engine, self.settings),

@@ -123,17 +123,20 @@ class TestTheClaim:
         assert scene.claim(bounds=[Bound("other", 0, 9.0, 0), Bound("default", 5, 9.0, 0)], top=1) != []
         assert scene.claim_ids() == jobs[1:]
 
-    def test_moves_v_to_the_greatest_turn_it_took(self, scene: Scene) -> None:
+    def test_moves_v_to_the_greatest_turn_it_took_and_says_so(self, scene: Scene) -> None:
         scene.enqueue(*(new_job(group="b") for _ in range(5)), new_job(priority=7, group="b"))
-        scene.claim(3)
+        claim = Claim([Want("default", 0, 9)], 3)
+        assert scene.advance(ALICE, claim=claim).moved == {("default", 0): 3.0}
         assert rounds(scene.engine) == {("default", 0): 3.0}
-        scene.claim()
+        assert scene.advance(ALICE, claim=claim).moved == {("default", 0): 5.0, ("default", 7): 1.0}
         assert rounds(scene.engine) == {("default", 0): 5.0, ("default", 7): 1.0}
+        assert scene.advance(ALICE, claim=claim).moved == {}
 
     def test_leaves_v_alone_when_told_so(self, scene: Scene) -> None:
         scene.enqueue(new_job(), new_job())
         claim = Claim([Want("default", 0, 1)], 1, moves_v=False)
-        assert len(scene.advance(ALICE, claim=claim).claimed) == 1
+        answer = scene.advance(ALICE, claim=claim)
+        assert (len(answer.claimed), answer.moved) == (1, {})
         assert rounds(scene.engine) == {}
 
     def test_never_moves_v_back(self, scene: Scene) -> None:
@@ -141,7 +144,8 @@ class TestTheClaim:
         scene.claim(bounds=[Bound("default", 0, 5.0, jobs[4])])
         assert rounds(scene.engine) == {("default", 0): 5.0}
         scene.now += SECOND
-        assert scene.claim_ids() == jobs[:4]
+        answer = scene.advance(ALICE, claim=Claim([Want("default", 0, 9)], 9))
+        assert ([job.id for job in answer.claimed], answer.moved) == (jobs[:4], {})
         assert rounds(scene.engine) == {("default", 0): 5.0}
 
     def test_with_a_lease_prefetches(self, scene: Scene) -> None:

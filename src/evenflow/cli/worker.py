@@ -137,7 +137,8 @@ def worker(
     )
     orders = [
         Orders(
-            locator=locator, path=[os.getcwd()], queues=served, parent=0, concurrency=concurrency, max_claim_batch=max_claim_batch,
+            locator=locator, path=[os.getcwd()], queues=served, parent=0, concurrency=concurrency,
+            max_claim_batch=max_claim_batch,
             max_claim=ceilings.share(per_worker, place), prefetch=ceilings.share(ceilings.prefetch, place),
             shutdown_timeout_s=shutdown_timeout, coalesce_notifies=coalesce_notifies, max_jobs=max_jobs_per_process,
             max_memory_mb=max_memory_mb, max_age_s=max_age, loglevel=loglevel,

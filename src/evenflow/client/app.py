@@ -1,15 +1,16 @@
 """The client: declare tasks, enqueue calls, look at jobs and control them."""
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
+from evenflow.checks import whole
 from evenflow.client.handle import Job
 from evenflow.client.options import TaskOptions, declared_policy
 from evenflow.client.producer import Producer
 from evenflow.client.task import LONGEST_NAME, AnyTask, Call, Task, task_name
 from evenflow.codec import check_text
 from evenflow.context import Context
-from evenflow.errors import ConfigError, JobNotFound
+from evenflow.errors import ConfigError, JobNotFound, PayloadError
 from evenflow.hooks import Hooks
 from evenflow.ids import id_number
 from evenflow.job import JobRecord, State
@@ -83,20 +84,21 @@ class Client:
         >>> [job.id for job in app.jobs(state="failed", limit=10)]  # doctest: +SKIP
         """
         wanted = _filter(state, queue, task, group)
-        self._producer.make_ready()
         start = reads.NEWEST if before is None else _number(before)
-        for number, record in enumerate(reads.pages(self._producer.engine, wanted, before=start)):
-            if limit is not None and number >= limit:
-                return
-            yield self._handle(record)
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit: expected 0 or more, got {limit}")
+        return self._pages(wanted, start, limit)
 
     def cancel(self, ids: Ids | None = None, reason: str = "", **filters: Any) -> int:
         """Stop jobs, by id or by filter (state, queue, task, group). Running ones are told. How many were open."""
         engine, retention = self._producer.engine, self.settings.retention
-        return sum(
+        count = sum(
             len(control.withdraw(engine, batch, "cancelled", retention, why=reason))
             for batch in self._batches(ids, filters)
         )
+        if count:
+            self._producer.waker.announce_ends()
+        return count
 
     def retry(self, ids: Ids | None = None, **filters: Any) -> int:
         """Put failed, quarantined, cancelled, expired or discarded jobs back to work, with all their attempts. How many."""
@@ -108,7 +110,10 @@ class Client:
     def discard(self, ids: Ids | None = None, **filters: Any) -> int:
         """Give jobs up: open ones do not run, failed ones leave the list of the failed. How many."""
         engine, retention = self._producer.engine, self.settings.retention
-        return sum(len(control.discard(engine, batch, retention)) for batch in self._batches(ids, filters))
+        count = sum(len(control.discard(engine, batch, retention)) for batch in self._batches(ids, filters))
+        if count:
+            self._producer.waker.announce_ends()
+        return count
 
     def pause(self, queue: str, *, who: str | None = None, why: str | None = None) -> None:
         """Start no more jobs of this queue; what runs goes on. Lasts until `resume`, over restarts."""
@@ -122,6 +127,25 @@ class Client:
         resumed = control.resume(self._producer.engine, queue)
         self._producer.waker.wake(queue)
         return resumed
+
+    def set_limit(self, queue: str, *, max_concurrency: int | None) -> None:
+        """Cap a queue over the whole cluster, now and without a restart: None is no cap, 0 holds the queue.
+
+        Lasts until it is set again, whatever the code declares; `reset_limit` gives the word back to the code.
+        """
+        self.settings.queue(queue)
+        if wrong := whole("max_concurrency", max_concurrency, 0, optional=True):
+            raise ConfigError([f"queue {queue!r}: {mistake}" for mistake in wrong])
+        self._producer.make_ready()
+        control.set_cap(self._producer.engine, queue, max_concurrency)
+        self._producer.waker.wake(queue)
+
+    def reset_limit(self, queue: str) -> None:
+        """Forget what `set_limit` said: the declaration counts again."""
+        declared = self.settings.queue(queue)
+        self._producer.make_ready()
+        control.set_cap(self._producer.engine, queue, declared.max_concurrency, is_set=False)
+        self._producer.waker.wake(queue)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Open jobs: queue -> state -> count."""
@@ -146,17 +170,38 @@ class Client:
         self._producer.close()
 
     def _declare(self, function: Callable[..., Any], options: TaskOptions) -> AnyTask:
-        name = options.get("name") or task_name(function)
+        given = options.get("name")
+        name = task_name(function) if given is None else given
         try:
             check_text("name", name, LONGEST_NAME)
-        except ValueError as wrong:
+        except PayloadError as wrong:
             raise ConfigError(f"task {name!r}: {wrong}") from None
+        if not name:
+            raise ConfigError(
+                "task '': expected a name of at least one character; leave name= out for the function's own"
+            )
         if (known := self.tasks.get(name)) is not None and known.function is not function:
             raise ConfigError(f"task {name!r} is declared twice; give one of them another name=")
-        policy = declared_policy(name, options)
-        task: AnyTask = Task(function, name, policy, self._producer)
+        policy, found = declared_policy(options)
+        mistakes = [f"task {name!r}: {mistake}" for mistake in found]
+        try:
+            task: AnyTask = Task(function, name, policy, self._producer)
+        except ConfigError as wrong:
+            mistakes += wrong.mistakes
+        if mistakes:
+            raise ConfigError(mistakes)
         self._producer.tasks[name] = task
         return task
+
+    def _pages(self, wanted: reads.Filter, before: int, limit: int | None) -> Iterator[Job[Any]]:
+        self._producer.make_ready()
+        left = reads.NEWEST if limit is None else limit
+        while left and (
+            page := reads.page(self._producer.engine, wanted, before=before, top=min(left, reads.PAGE))
+        ):
+            yield from map(self._handle, page)
+            left -= len(page)
+            before = page[-1].id
 
     def _handle(self, record: JobRecord) -> Job[Any]:
         task = self.tasks.get(record.task)
@@ -177,7 +222,7 @@ class Client:
             before = page[-1].id
             yield [record.id for record in page]
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

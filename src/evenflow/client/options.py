@@ -78,17 +78,17 @@ class Policy:
         return None if self.keep_result is None else duration_us(self.keep_result)
 
 
-def declared_policy(task: str, options: TaskOptions) -> Policy:
-    """The policy of a task, or ConfigError with every mistake of its declaration."""
+def declared_policy(options: TaskOptions) -> tuple[Policy, list[str]]:
+    """The policy of a task, and every mistake of its declaration."""
     known = {field.name for field in fields(Policy)} - {"run_after", "group_value", "unique_value"}
     given: dict[str, Any] = {name: value for name, value in options.items() if name != "name"}
     mistakes = [
-        f"unknown option {name!r}; a task takes {', '.join(sorted(known))}" for name in given.keys() - known
+        f"unknown option {name!r}; a task takes name, {', '.join(sorted(known))}"
+        for name in sorted(given.keys() - known)
     ]
     given["unique"] = _unique(given.get("unique"))
     policy = Policy(**{name: value for name, value in given.items() if name in known})
-    _raise(task, [*mistakes, *_mistakes(policy)])
-    return policy
+    return policy, [*mistakes, *_mistakes(policy)]
 
 
 def changed_policy(task: str, policy: Policy, options: CallOptions) -> Policy:
@@ -96,34 +96,26 @@ def changed_policy(task: str, policy: Policy, options: CallOptions) -> Policy:
     changes: dict[str, Any] = {name: value for name, value in options.items() if name != "connection"}
     known = CallOptions.__annotations__.keys() - {"connection"}
     mistakes = [
-        f"unknown option {name!r}; using() takes {', '.join(sorted(known))}"
-        for name in changes.keys() - known
+        f"unknown option {name!r}; using() takes connection, {', '.join(sorted(known))}"
+        for name in sorted(changes.keys() - known)
     ]
+    changes = {name: value for name, value in changes.items() if name in known}
     if "group" in changes:
         changes["group_value"] = changes.pop("group")
     if isinstance(unique := changes.get("unique"), str):
         changes["unique_value"] = unique
         changes["unique"] = policy.unique or Unique()
     elif "unique" in changes:
-        changes["unique"] = _unique(unique)
-    changed = replace(
-        policy, **{name: value for name, value in changes.items() if name not in mistakes and _is_field(name)}
-    )
-    _raise(task, [*mistakes, *_mistakes(changed)])
+        changes |= {"unique": _unique(unique), "unique_value": None}
+    changed = replace(policy, **changes)
+    mistakes += _mistakes(changed)
+    if mistakes:
+        raise ConfigError([f"task {task!r}: {mistake}" for mistake in mistakes])
     return changed
-
-
-def _is_field(name: str) -> bool:
-    return name in Policy.__dataclass_fields__
 
 
 def _unique(value: Any) -> Any:
     return Unique() if value is True else None if value is False else value
-
-
-def _raise(task: str, mistakes: list[str]) -> None:
-    if mistakes:
-        raise ConfigError([f"task {task!r}: {mistake}" for mistake in mistakes])
 
 
 def _mistakes(policy: Policy) -> list[str]:

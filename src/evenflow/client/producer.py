@@ -9,17 +9,17 @@ from evenflow.client.handle import Job
 from evenflow.client.results import Results
 from evenflow.client.task import AnyTask, Call
 from evenflow.clock import wall_us
-from evenflow.errors import DuplicateJob, EnqueueError
+from evenflow.errors import EnqueueError
 from evenflow.ids import EPOCH_MS, NUMBER_BITS, IdSource, id_text
 from evenflow.job import JobRecord, NewJob, State
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
-from evenflow.store import control
-from evenflow.store.callers import adrive_on, drive_on, kind_of
+from evenflow.store import control, reads
+from evenflow.store.callers import adrive_on, drive_on, drive_together, kind_of
 from evenflow.store.engine import Steps, drive
 from evenflow.store.enqueue import Enqueued, enqueue_steps
 from evenflow.store.open import AnyEngine, open_engine, prepare
-from evenflow.store.signals import ARRIVAL, Waker, channel
+from evenflow.store.signals import ARRIVAL, Waker, channel, settle_wakers
 
 
 class Producer:
@@ -32,7 +32,7 @@ class Producer:
         self.keys = KeyRing.build(settings.signing_keys) if settings.signing_keys else None
         self.ids = IdSource()
         self.waker = Waker(self.engine)
-        self.results = Results(self.engine, settings.retention, self.make_ready)
+        self.results = Results(self.engine, settings.retention, self.waker, self.make_ready)
         self._ready_lock = threading.Lock()
         self._is_ready = False
 
@@ -46,6 +46,7 @@ class Producer:
         with self._ready_lock:
             if not self._is_ready:
                 prepare(self.engine)
+                control.declare_cluster(self.engine, self.settings.cluster_wide_cap)
                 for queue in self.settings.queues:
                     control.declare_queue(self.engine, queue)
                 self._is_ready = True
@@ -54,39 +55,90 @@ class Producer:
         """Store calls: all or none."""
         if not calls:
             return []
-        if connection is not None:
-            placed = drive_on(connection, self._arriving(calls, connection), self.settings.schema)
-            return self._handles(calls, placed, is_arriving=True)
-        self.make_ready()
-        placed = drive(
-            self.engine, enqueue_steps([call.new for call in calls], self.ids, sign=self._signer())
-        )
-        self.waker.wake(*{call.new.queue for call in calls if call.new.run_at is None})
-        if any(call.new.run_at is not None for call in calls):
-            self.waker.wake_dispatchers()
-        return self._handles(calls, placed)
+        connection = self._connection_of(calls, connection)
+        if connection is None:
+            return self._enqueue_here(calls)
+        self._check_kind(connection)
+        if self._can_make_ready_beside():
+            self.make_ready()
+        placed = drive_on(connection, self._arriving(calls), self.settings.schema)
+        return self._handles(calls, placed, is_arriving=True)
 
     async def aenqueue(self, calls: Sequence[Call[Any]], connection: Any = None) -> list[Job[Any]]:
         """`enqueue`, awaited."""
+        if not calls:
+            return []
+        connection = self._connection_of(calls, connection)
         if connection is None:
-            return await asyncio.to_thread(self.enqueue, calls)
-        placed = await adrive_on(connection, self._arriving(calls, connection), self.settings.schema)
-        return self._handles(calls, placed, is_arriving=True)
+            return await asyncio.to_thread(self._enqueue_here, calls)
+        self._check_kind(connection)
+        if self._can_make_ready_beside():
+            await asyncio.to_thread(self.make_ready)
+        placed = await adrive_on(connection, self._arriving(calls), self.settings.schema)
+        if all(place.is_new for place in placed):
+            return self._handles(calls, placed, is_arriving=True)
+        return await asyncio.to_thread(self._handles, calls, placed, is_arriving=True)
 
     def close(self) -> None:
+        """Give connections back. What is used again opens them again, and finds its tables again."""
         self.results.close()
+        settle_wakers(self.engine)
         self.engine.close()
+        self._is_ready = False
 
-    def _arriving(self, calls: Sequence[Call[Any]], connection: Any) -> Steps[list[Enqueued]]:
+    def _connection_of(self, calls: Sequence[Call[Any]], connection: Any) -> Any:
+        """The one connection that a batch belongs to, or None for our own."""
+        for call in calls:
+            if not isinstance(call, Call):
+                raise EnqueueError(
+                    f"expected calls made by task.job(...), got {call!r}; write app.enqueue_many([add.job(1, 2)])"
+                )
+            if not call.task.belongs_to(self):
+                raise EnqueueError(f"task {call.new.task!r} belongs to another app; enqueue it there")
+        if connection is not None:
+            return connection
+        named = {id(call.task.connection): call.task.connection for call in calls}
+        if len(named) > 1:
+            raise EnqueueError(
+                "the calls name different connections; a batch is one transaction, so enqueue them apart"
+            )
+        return next(iter(named.values()))
+
+    def _enqueue_here(self, calls: Sequence[Call[Any]]) -> list[Job[Any]]:
+        self.make_ready()
+        jobs, must_be_new = [call.new for call in calls], _must_be_new(calls)
+
+        def steps() -> Steps[list[Enqueued]]:
+            return enqueue_steps(jobs, self.ids, sign=self._signer(), must_be_new=must_be_new)
+
+        # One job is one row: it is there or not. Of several, those before a duplicate have to go again.
+        is_undone_by_error = len(jobs) > 1 and must_be_new
+        placed = drive_together(self.engine, steps) if is_undone_by_error else drive(self.engine, steps())
+        self.waker.wake(*{job.queue for job in jobs if job.run_at is None})
+        if any(job.run_at is not None for job in jobs):
+            self.waker.wake_dispatchers()
+        return self._handles(calls, placed)
+
+    def _can_make_ready_beside(self) -> bool:
+        """Whether tables can be made while a caller's transaction is open: on SQLite it may hold the only write lock."""
+        return not self._is_ready and self.engine.kind == "postgres"
+
+    def _check_kind(self, connection: Any) -> None:
         kind = kind_of(connection)
         if kind != self.engine.kind:
             raise EnqueueError(
                 f"connection: the jobs live in {self.engine.kind}, this connection is to {kind}; enqueue without connection="
             )
+
+    def _arriving(self, calls: Sequence[Call[Any]]) -> Steps[list[Enqueued]]:
         placed = yield from enqueue_steps(
-            [call.new for call in calls], self.ids, arriving=True, sign=self._signer()
+            [call.new for call in calls],
+            self.ids,
+            arriving=True,
+            sign=self._signer(),
+            must_be_new=_must_be_new(calls),
         )
-        if kind == "postgres" and self.settings.wake_in_transaction:
+        if self.engine.kind == "postgres" and self.settings.wake_in_transaction:
             yield "wake_with_commit", {"channel": channel(self.settings.schema, "wake"), "payload": ARRIVAL}
         return placed
 
@@ -107,30 +159,29 @@ class Producer:
         self, calls: Sequence[Call[Any]], placed: list[Enqueued], *, is_arriving: bool = False
     ) -> list[Job[Any]]:
         now = wall_us()
-        jobs = []
-        for call, place in zip(calls, placed, strict=True):
-            if not place.is_new:
-                jobs.append(self._existing(call, place))
-                continue
-            jobs.append(
-                Job(_new_record(call.new, place.id, now, is_arriving), self.results, call.task.signature)
+        holders = [place.id for place in placed if not place.is_new]
+        # What cannot be seen from here (another job of the caller's open transaction) is shown as it was asked for.
+        found = reads.find(self.engine, holders) if holders else {}
+        return [
+            Job(
+                found.get(place.id) or _new_record(call.new, place.id, now, is_arriving), self.results, call.task.signature,
+                is_new=place.is_new,
             )
-        return jobs
-
-    def _existing(self, call: Call[Any], place: Enqueued) -> Job[Any]:
-        unique = call.task.policy.unique
-        if unique is not None and unique.on_conflict == "error":
-            holder = id_text(place.id)
-            raise DuplicateJob(
-                f"task {call.new.task!r}: job {holder} with the same unique key is open", job_id=holder
-            )
-        record = _new_record(call.new, place.id, wall_us(), False)
-        return Job(record, self.results, call.task.signature, is_new=False)
+            for call, place in zip(calls, placed, strict=True)
+        ]  # fmt: skip
 
 
 def signed_time_us(number: int) -> int:
     """The creation time that a signature covers: the one inside the id, known to the signer before the insert."""
     return ((number >> NUMBER_BITS) + EPOCH_MS) * 1000
+
+
+def _must_be_new(calls: Sequence[Call[Any]]) -> list[int]:
+    """The places of calls whose task refuses a second job with their key."""
+    policies = [call.task.policy.unique for call in calls]
+    return [
+        place for place, unique in enumerate(policies) if unique is not None and unique.on_conflict == "error"
+    ]
 
 
 def _new_record(new: NewJob, number: int, now: int, is_arriving: bool) -> JobRecord:

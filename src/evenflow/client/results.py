@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from evenflow.errors import JobNotFound, ResultTimeout, StoreError, StoreUnavailable
@@ -13,22 +14,29 @@ from evenflow.job import JobRecord
 from evenflow.settings import Retention
 from evenflow.store import control, reads
 from evenflow.store.open import AnyEngine
-from evenflow.store.signals import Signals, watch_signals
+from evenflow.store.signals import Signals, Waker, watch_signals
+
+log = logging.getLogger("evenflow.client")
 
 Callback = Callable[[], None]
-_LOOK_AGAIN_S = 1.0
+LOOK_AGAIN_S = 1.0
+_CLOSE_WITHIN_S = 5.0
 
 
 class Results:
     """Reads jobs and waits for their ends. Shared by all handles of an app."""
 
-    def __init__(self, engine: AnyEngine, retention: Retention, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: AnyEngine, retention: Retention, waker: Waker, ready: Callable[[], None]
+    ) -> None:
         self._engine = engine
         self._retention = retention
+        self._waker = waker
         self._ready = ready
         self._lock = threading.Lock()
         self._waiting: dict[int, list[Callback]] = {}
         self._thread: threading.Thread | None = None
+        self._is_watching = False
         self._signals: Signals | None = None
 
     def read(self, job: int) -> JobRecord:
@@ -43,106 +51,139 @@ class Results:
 
     def cancel(self, job: int, reason: str) -> bool:
         self._ready()
-        return bool(control.withdraw(self._engine, [job], "cancelled", self._retention, why=reason))
+        done = control.withdraw(self._engine, [job], "cancelled", self._retention, why=reason)
+        if "ended" in done.values():
+            self._waker.announce_ends()
+        return bool(done)
 
     def wait(self, job: int, timeout: float | None) -> JobRecord:
         """The ended job, or ResultTimeout."""
-        ended = threading.Event()
-        record = self._begin(job, timeout, ended.set)
-        if record is None:
-            try:
-                if not ended.wait(timeout):
+        record = self._first_look(job, timeout)
+        if record is not None:
+            return record
+        ends_at = None if timeout is None else time.monotonic() + timeout
+        told = threading.Event()
+        with self._awaiting(job, told.set):
+            record = self._ask(job)
+            while record is None:
+                if not told.wait(None if ends_at is None else ends_at - time.monotonic()):
                     raise _too_late(job, timeout)
-            finally:
-                self._forget(job, ended.set)
-            record = self.read(job)
+                told.clear()
+                record = self._ended(job)
+                self._keep_watching()
         return record
 
     async def await_end(self, job: int, timeout: float | None) -> JobRecord:
         """`wait` for coroutines: the waiting itself needs no thread."""
+        record = await asyncio.to_thread(self._first_look, job, timeout)
+        if record is not None:
+            return record
         loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
-
-        def finish() -> None:
-            if not ended.done():
-                ended.set_result(None)
-
-        def callback() -> None:
-            loop.call_soon_threadsafe(finish)
-
-        record = await asyncio.to_thread(self._begin, job, timeout, callback)
-        if record is None:
-            try:
-                async with asyncio.timeout(timeout):
-                    await ended
-            except TimeoutError:
-                raise _too_late(job, timeout) from None
-            finally:
-                self._forget(job, callback)
-            record = await asyncio.to_thread(self.read, job)
+        told = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout):
+                with self._awaiting(job, lambda: _tell(loop, told)):
+                    record = await asyncio.to_thread(self._ask, job)
+                    while record is None:
+                        await told.wait()
+                        told.clear()
+                        record = await asyncio.to_thread(self._ended, job)
+                        self._keep_watching()
+        except TimeoutError:
+            raise _too_late(job, timeout) from None
         return record
 
     def close(self) -> None:
-        with self._lock:
-            self._waiting.clear()
-            signals = self._signals
+        """End the watching thread. Waits that are under way go on, on connections that are opened again."""
+        thread, signals = self._thread, self._signals
         if signals is not None:
             signals.interrupt()
+        if thread is not None and not self._waiting:
+            thread.join(_CLOSE_WITHIN_S)
 
-    def _begin(self, job: int, timeout: float | None, callback: Callback) -> JobRecord | None:
-        """The job if it has ended already; else None, and the callback will be called."""
-        record = self.read(job)
-        if record.state.is_end:
-            return record
-        if timeout is not None and timeout <= 0:
+    def _first_look(self, job: int, timeout: float | None) -> JobRecord | None:
+        record = self._ended(job)
+        if record is None and timeout is not None and timeout <= 0:
             raise _too_late(job, timeout)
-        with self._lock:
-            self._waiting.setdefault(job, []).append(callback)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="evenflow-results", daemon=True)
-                self._thread.start()
-        if not reads.await_job(self._engine, job):  # ended between the two looks, so nobody would announce it
-            self._forget(job, callback)
-            return self.read(job)
+        return record
+
+    def _ask(self, job: int) -> JobRecord | None:
+        """Have the end announced; the job itself if it ended meanwhile, so that nobody would."""
+        while not reads.await_job(self._engine, job):
+            record = self._ended(job)
+            if record is not None:
+                return record
         return None
 
-    def _forget(self, job: int, callback: Callback) -> None:
+    def _ended(self, job: int) -> JobRecord | None:
+        record = self.read(job)
+        return record if record.state.is_end else None
+
+    @contextlib.contextmanager
+    def _awaiting(self, job: int, callback: Callback) -> Iterator[None]:
+        """While the block lasts, the callback is called when the job may have ended."""
         with self._lock:
-            callbacks = self._waiting.get(job, [])
-            if callback in callbacks:
-                callbacks.remove(callback)
-            if not callbacks:
-                self._waiting.pop(job, None)
+            self._waiting.setdefault(job, []).append(callback)
+        self._keep_watching()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting[job].remove(callback)
+                if not self._waiting[job]:
+                    del self._waiting[job]
+
+    def _keep_watching(self) -> None:
+        with self._lock:
+            is_alive = self._thread is not None and self._thread.is_alive()  # a fork leaves the thread behind
+            if self._waiting and not (self._is_watching and is_alive):
+                self._is_watching = True
+                self._thread = threading.Thread(target=self._watch, name="evenflow-results", daemon=True)
+                self._thread.start()
 
     def _watch(self) -> None:
-        """Until nobody waits: sleep until the store says that something ended, then ask once for all."""
-        with watch_signals(self._engine, "done") as signals:
-            self._signals = signals
+        try:
+            self._watch_until_idle()
+        except (
+            Exception
+        ):  # out of descriptors, perhaps: those who wait look by themselves, and try a new thread
+            log.exception("waiting for results failed; again in %g s", LOOK_AGAIN_S)
+            time.sleep(LOOK_AGAIN_S)
+            with self._lock:
+                self._is_watching = False
+                waiting = set(self._waiting)
+            self._tell(waiting)
+
+    def _watch_until_idle(self) -> None:
+        """While somebody waits: sleep until the store says that something ended, then ask once for all."""
+        with watch_signals(self._engine, "done") as self._signals:
             while True:
                 with self._lock:
                     waiting = list(self._waiting)
                     if not waiting:
-                        self._thread = self._signals = None
+                        self._is_watching = False
                         return
-                try:
-                    ended = reads.ended_among(self._engine, waiting)
-                except StoreError as error:
-                    if not isinstance(error, StoreUnavailable):
-                        ended = set(waiting)  # the waiters meet the error themselves
-                    else:
-                        ended = set()
-                        time.sleep(_LOOK_AGAIN_S)
-                if ended:
-                    self._announce(ended)
-                    continue
-                signals.wait(_LOOK_AGAIN_S)
+                self._tell(self._look(waiting))
+                self._signals.wait(LOOK_AGAIN_S)
 
-    def _announce(self, ended: set[int]) -> None:
+    def _look(self, waiting: list[int]) -> set[int]:
+        try:
+            return reads.ended_among(self._engine, waiting)
+        except StoreUnavailable:
+            return set()
+        except StoreError:
+            return set(waiting)  # the waiters meet the error themselves
+
+    def _tell(self, ended: set[int]) -> None:
         with self._lock:
-            callbacks = [callback for job in ended for callback in self._waiting.pop(job, [])]
+            callbacks = [callback for job in ended for callback in self._waiting.get(job, ())]
         for callback in callbacks:
-            with contextlib.suppress(RuntimeError):  # the waiter's loop has been closed meanwhile
-                callback()
+            callback()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the waiter's loop has been closed meanwhile
+        loop.call_soon_threadsafe(told.set)
 
 
 def _too_late(job: int, timeout: Any) -> ResultTimeout:

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
@@ -14,13 +14,15 @@ import msgspec
 from evenflow.client.handle import Job
 from evenflow.client.options import CallOptions, Policy, When, changed_policy
 from evenflow.clock import to_us, wall_us
-from evenflow.codec import CallSignature, check_text, encode_call
+from evenflow.codec import TAG, CallSignature, check_text, encode_call
 from evenflow.context import Context
 from evenflow.durations import duration_us
-from evenflow.errors import ConfigError
+from evenflow.errors import ConfigError, PayloadError
 from evenflow.job import NewJob
 from evenflow.rules.keys import Key, scope_key
 from evenflow.settings import Settings
+from evenflow.store.retention import kept_us
+from evenflow.unique import Unique
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,6 +31,7 @@ T = TypeVar("T")
 LONGEST_NAME = 255
 LONGEST_GROUP = 255
 _encode = msgspec.json.Encoder().encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 class Call(Generic[T]):
@@ -55,7 +58,7 @@ class Sender(Protocol):
 
 
 class Task(Generic[P, R, T]):
-    """A function with a policy. Made by `@app.task`.
+    """A function with a policy. Made by `@app.task`. A plain call runs the function here.
 
     `R` is what a plain call returns, `T` what the job's result is (the same, but for coroutines).
 
@@ -73,56 +76,69 @@ class Task(Generic[P, R, T]):
         self.policy = policy
         self.signature = CallSignature(function, task=name, context_type=Context)
         self.is_async = inspect.iscoroutinefunction(function)
+        self.connection: Any = None
         self._producer = producer
-        self._connection: Any = None
-        _check_run_in(name, policy.run_in, self.is_async)
-        self._group = self._key("group", policy.group, None) if policy.group is not None else None
-        self._unique = self._unique_key(policy)
+        mistakes = _run_in_mistakes(policy.run_in, self.is_async)
+        self._group = self._key("group", policy.group, None, mistakes)
+        self._unique = self._unique_key(policy, mistakes)
+        if mistakes:
+            raise ConfigError([f"task {name!r}: {mistake}" for mistake in mistakes])
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here and now; nothing is stored."""
-        return self.function(*args, **kwargs)
+        """Run the function here and now; nothing is stored. Where it takes a Context and none is given, it gets one."""
+        if self.signature.context is None or any(
+            isinstance(each, Context) for each in (*args, *kwargs.values())
+        ):
+            return self.function(*args, **kwargs)
+        context = Context(job_id="", task=self.name, attempt=1, fence=0, queue=self.policy.queue)
+        placed, named = self.signature.inject(args, kwargs, context)
+        call: Callable[..., R] = self.function
+        return call(*placed, **named)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """Store a call to be run by a worker. When this returns, the job is durable.
 
         With `connection=` (or `using(connection=…)`) it lives and dies with the transaction of that connection.
         """
-        connection = self._taken_connection(kwargs)
+        connection = self._given_connection(kwargs)
         return self._producer.enqueue([self.job(*args, **kwargs)], connection)[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """`enqueue`, awaited."""
-        connection = self._taken_connection(kwargs)
+        connection = self._given_connection(kwargs)
         jobs = await self._producer.aenqueue([self.job(*args, **kwargs)], connection)
         return jobs[0]
 
     def enqueue_many(
-        self, calls: Iterable[tuple[Any, ...] | dict[str, Any]], *, connection: Any = None
+        self, calls: Iterable[Sequence[Any] | Mapping[str, Any]], *, connection: Any = None
     ) -> list[Job[T]]:
         """Store many calls in one transaction; each is a tuple of positional or a dict of named arguments.
 
-        >>> add.enqueue_many([(1, 2), (3, 4)])  # doctest: +SKIP
+        >>> add.enqueue_many([(1, 2), {"a": 3, "b": 4}])  # doctest: +SKIP
         """
-        return self._producer.enqueue(self._bound(calls), connection or self._connection)
+        return self._producer.enqueue(self._bound(calls), connection)
 
     async def aenqueue_many(
-        self, calls: Iterable[tuple[Any, ...] | dict[str, Any]], *, connection: Any = None
+        self, calls: Iterable[Sequence[Any] | Mapping[str, Any]], *, connection: Any = None
     ) -> list[Job[T]]:
         """`enqueue_many`, awaited."""
-        return await self._producer.aenqueue(self._bound(calls), connection or self._connection)
+        return await self._producer.aenqueue(self._bound(calls), connection)
 
     def using(self, **options: Unpack[CallOptions]) -> "Task[P, R, T]":
         """The same task with other options, for the calls made through what is returned.
 
         `run_after` is a delay or a moment, `good_until` a span or a moment after which the job is not worth running.
+        `group` and a `unique` text are taken as they are; `group=None` goes back to what the task declares.
         """
         twin: Task[P, R, T] = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.policy = changed_policy(self.name, self.policy, options)
-        twin._connection = options.get("connection", self._connection)
+        twin.connection = options.get("connection", self.connection)
         if "unique" in options:
-            twin._unique = twin._unique_key(twin.policy)
+            mistakes: list[str] = []
+            twin._unique = twin._unique_key(twin.policy, mistakes)
+            if mistakes:
+                raise ConfigError([f"task {self.name!r}: {mistake}" for mistake in mistakes])
         return twin
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
@@ -145,14 +161,29 @@ class Task(Generic[P, R, T]):
         )  # fmt: skip
         return Call(self, new)
 
-    def _bound(self, calls: Iterable[tuple[Any, ...] | dict[str, Any]]) -> list[Call[T]]:
-        bind: Callable[..., Call[T]] = self.job
-        return [bind(**call) if isinstance(call, dict) else bind(*call) for call in calls]
+    def belongs_to(self, sender: object) -> bool:
+        """Whether its calls are sent by this one."""
+        return self._producer is sender
 
-    def _taken_connection(self, kwargs: dict[str, Any]) -> Any:
+    def _bound(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[Call[T]]:
+        bind: Callable[..., Call[T]] = self.job
+        bound = []
+        for call in calls:
+            if isinstance(call, Mapping):
+                bound.append(bind(**call))
+            elif isinstance(call, tuple | list):
+                bound.append(bind(*call))
+            else:
+                raise PayloadError(
+                    f"task {self.name!r}: expected a tuple or a dict of arguments for each call, got {call!r}; "
+                    "write [(1, 2), (3, 4)], and (1,) for a single argument"
+                )
+        return bound
+
+    def _given_connection(self, kwargs: dict[str, Any]) -> Any:
         if "connection" in kwargs and "connection" not in self.signature.names:
             return kwargs.pop("connection")
-        return self._connection
+        return None  # the call itself knows what using() said
 
     def _options(self) -> str | None:
         """What a worker must know beyond the declaration, because this call says otherwise."""
@@ -163,25 +194,33 @@ class Task(Generic[P, R, T]):
         if self.policy.timeout_us != declared.policy.timeout_us:
             found["timeout_us"] = self.policy.timeout_us
         if self.policy.keep_us != declared.policy.keep_us:
-            found["keep_us"] = self.policy.keep_us
+            kept = self.policy.keep_us
+            found["keep_us"] = (
+                kept_us(self._producer.settings.retention, "succeeded") if kept is None else kept
+            )
         if self.policy.retry != declared.policy.retry:
             found["retry"] = _plain_retry(self.name, self.policy)
         return _encode(found).decode() if found else None
 
-    def _unique_key(self, policy: Policy) -> Key | None:
-        if policy.unique is None or policy.unique.key is None:
-            return None
-        return self._key("unique", policy.unique.key, self.name)
+    def _unique_key(self, policy: Policy, mistakes: list[str]) -> Key | None:
+        source = policy.unique.key if isinstance(policy.unique, Unique) else None
+        return self._key("unique", source, self.name, mistakes)
 
     def _unique_text(self, args: Any, kwargs: Any, payload: str) -> str | None:
         if self.policy.unique_value is not None:
             return f"{scope_key(self.name)}:{check_text('unique', self.policy.unique_value, LONGEST_GROUP)}"
         if self._unique is not None:
             return self._unique.text(self.signature.arguments(args, kwargs))
-        return f"{scope_key(self.name)}#{hashlib.sha256(payload.encode()).hexdigest()}"
+        return f"{scope_key(self.name)}#{hashlib.sha256(_canonical(payload)).hexdigest()}"
 
-    def _key(self, option: str, source: Any, scope: str | None) -> Key:
-        return Key(source, parameters=self.signature.names, task=self.name, option=option, scope=scope)
+    def _key(self, option: str, source: Any, scope: str | None, mistakes: list[str]) -> Key | None:
+        if source is None:
+            return None
+        try:
+            return Key(source, parameters=self.signature.names, task=self.name, option=option, scope=scope)
+        except ConfigError as wrong:
+            mistakes += [mistake.removeprefix(f"task {self.name!r}: ") for mistake in wrong.mistakes]
+            return None
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -193,11 +232,15 @@ AnyTask = Task[Any, Any, Any]
 def task_name(function: Callable[..., Any]) -> str:
     """The name a function is known by in the store. A script run as `__main__` is known by its file's name, so that a
     worker that imports the same file knows its jobs."""
-    module = function.__module__
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not callable(function) or module is None or name is None:
+        raise ConfigError(
+            f"expected a function to make a task of, got {function!r}; write @app.task above a def"
+        )
     if module == "__main__":
         path = getattr(sys.modules["__main__"], "__file__", None)
         module = Path(path).stem if path else module
-    return f"{module}.{function.__qualname__}".replace(".<locals>", "")
+    return f"{module}.{name}".replace(".<locals>", "")
 
 
 def _due(when: When | None, now: int) -> int | None:
@@ -230,12 +273,26 @@ def _plain_retry(name: str, policy: Policy) -> dict[str, Any]:
     }
 
 
-def _check_run_in(name: str, run_in: str, is_async: bool) -> None:
+def _run_in_mistakes(run_in: str, is_async: bool) -> list[str]:
     if is_async and run_in == "thread":
-        raise ConfigError(
-            f"task {name!r}: run_in='thread' is for plain functions; leave it out for a coroutine"
-        )
+        return ["run_in='thread' is for plain functions; leave it out for a coroutine"]
     if not is_async and run_in == "async":
-        raise ConfigError(
-            f"task {name!r}: run_in='async' is for coroutines; write `async def`, or leave it out"
-        )
+        return ["run_in='async' is for coroutines; write `async def`, or leave it out"]
+    return []
+
+
+def _canonical(payload: str) -> bytes:
+    """The same bytes for equal arguments: dicts that differ only in the order of their keys are equal."""
+    return _encode_sorted(_ordered(msgspec.json.decode(payload)))
+
+
+def _ordered(wire: Any) -> Any:
+    """Stored dicts with other keys than texts are lists of pairs: those in an order of their own, too."""
+    if isinstance(wire, list):
+        return [_ordered(each) for each in wire]
+    if not isinstance(wire, dict):
+        return wire
+    ordered = {key: _ordered(value) for key, value in wire.items()}
+    if ordered.get(TAG) == "dict":
+        ordered["v"] = sorted(ordered["v"], key=_encode_sorted)
+    return ordered

@@ -26,13 +26,18 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a worker asks for. With `lease_us` the jobs are prefetched as `claimed`, else they run at once."""
+    """What a worker asks for. With `lease_us` the jobs are prefetched as `claimed`, else they run at once.
+
+    Capped queues, and all queues of a capped cluster, give nothing unless `under_caps` is set: then the claim takes the
+    locks under which caps are counted, for one more statement.
+    """
 
     wants: Sequence[Want] = ()
     top: int = 0
     bounds: Sequence[Bound] = ()
     lease_us: int | None = None
     moves_v: bool = True
+    under_caps: bool = False
 
 
 class Advanced(msgspec.Struct, frozen=True):
@@ -61,24 +66,27 @@ def advance(
 
     An end counts only if its (id, epoch) is in flight at this worker; the others are returned as lost and change
     nothing. A claim takes at most `top` jobs, at most `Want.top` of each queue, in the order of place, priority, turn
-    and id; never one that is paused, expired or locked by somebody else. Each claimed job has its epoch and attempt
-    raised by one.
+    and id; never one that is paused, expired or locked by somebody else; never more than the caps of the queues and of
+    the cluster leave room for, counting what is in flight (only what runs, where the claim prefetches). Each claimed
+    job has its epoch and attempt raised by one.
     """
-    rows = engine.run(
-        "advance",
-        {
-            "worker": worker,
-            "ends": as_json(list(ends)),
-            "wants": as_json(claim.wants),
-            "bounds": as_json(claim.bounds),
-            "top": claim.top if claim.wants else 0,
-            "claim_state": "running" if claim.lease_us is None else "claimed",
-            "lease_us": claim.lease_us,
-            "moves_v": claim.moves_v,
-            "now": now,
-        },
-        deadline_s=deadline_s,
-    )
+    parameters = {
+        "worker": worker,
+        "ends": as_json(list(ends)),
+        "wants": as_json(claim.wants),
+        "bounds": as_json(claim.bounds),
+        "top": claim.top if claim.wants else 0,
+        "claim_state": "running" if claim.lease_us is None else "claimed",
+        "lease_us": claim.lease_us,
+        "moves_v": claim.moves_v,
+        "caps_locked": claim.under_caps,
+        "now": now,
+    }
+    if claim.under_caps:
+        locks = ("lock_caps", {"queues": as_json([want.queue for want in claim.wants])})
+        rows = engine.run_all([locks, ("advance", parameters)], deadline_s=deadline_s)[1]
+    else:
+        rows = engine.run("advance", parameters, deadline_s=deadline_s)
     claimed, lost, awaited, moved = [], [], [], {}
     for row in rows:
         if row[0] == "claimed":
@@ -94,7 +102,16 @@ def advance(
     return Advanced(claimed, lost, awaited, moved)
 
 
-def start(engine: Engine, worker: int, jobs: Sequence[Claimed], *, now: int | None = None) -> set[int]:
-    """claimed -> running for those whose lease lives and that may run now; returns their ids. The others must not run."""
+def start(
+    engine: Engine, worker: int, jobs: Sequence[Claimed], *, under_caps: bool = False, now: int | None = None
+) -> set[int]:
+    """claimed -> running for those whose lease lives and that may run now; returns their ids. The others must not run.
+
+    Jobs of capped queues start only `under_caps`, and only as far as the cap has room for running jobs.
+    """
     starts = as_json([{"id": job.id, "epoch": job.epoch} for job in jobs])
-    return {job for (job,) in engine.run("start_claimed", {"worker": worker, "starts": starts, "now": now})}
+    parameters = {"worker": worker, "starts": starts, "caps_locked": under_caps, "now": now}
+    if not under_caps:
+        return {job for (job,) in engine.run("start_claimed", parameters)}
+    locks = ("lock_caps", {"queues": as_json(sorted({job.queue for job in jobs}))})
+    return {job for (job,) in engine.run_all([locks, ("start_claimed", parameters)])[1]}

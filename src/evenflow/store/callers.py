@@ -1,22 +1,38 @@
 """Enqueue on a caller's own connection, inside the caller's transaction: the same steps, run by another driver.
 
 Drivers are recognised by the module of the connection's class, so none has to be installed. Nothing here begins,
-commits or rolls back: the transaction is the caller's.
+commits or rolls back a caller's transaction.
 """
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 from evenflow.clock import wall_us
-from evenflow.errors import DriverMissing, EnqueueError
-from evenflow.store.engine import Row, Steps
+from evenflow.errors import EnqueueError, SchemaMissing
+from evenflow.store.engine import Row, Steps, retried
+from evenflow.store.open import AnyEngine
+from evenflow.store.postgres import PostgresEngine
 from evenflow.store.statements import Statement, load_units
 
 T = TypeVar("T")
 Execute = Callable[[Any, Statement, dict[str, Any]], list[Row] | None]
 AsyncExecute = Callable[[Any, Statement, dict[str, Any]], Awaitable[list[Row] | None]]
 
-SUPPORTED = "psycopg, psycopg2, asyncpg, sqlite3, a SQLAlchemy Connection or Session (also async), or a Django connection"
+SUPPORTED = (
+    "a connection of psycopg, psycopg2, asyncpg or sqlite3, a SQLAlchemy Connection or Session (also async), "
+    "or a Django connection"
+)
+# What a connection has and its neighbours (cursors, pools, engines) have not: on those, the transaction would be another.
+_MARK_OF_A_CONNECTION = {
+    "sqlite3": "cursor",
+    "psycopg": "cursor",
+    "psycopg2": "cursor",
+    "asyncpg": "transaction",
+    "sqlalchemy": "execute",
+    "django": "vendor",
+}
+_UNDEFINED = {"42P01", "3F000"}  # table, schema
 
 
 def kind_of(connection: Any) -> str:
@@ -37,7 +53,7 @@ def is_async(connection: Any) -> bool:
     family = _family(connection)
     return family == "asyncpg" or (
         family in ("psycopg", "sqlalchemy")
-        and any(base.__name__.startswith("Async") for base in type(connection).__mro__)
+        and any(base.__name__.lower().startswith("async") for base in type(connection).__mro__)
     )
 
 
@@ -54,8 +70,9 @@ def drive_on(connection: Any, steps: Steps[T], schema: str) -> T:
         name, parameters = next(steps)
         while True:
             rows: list[Row] = []
-            for statement in units[name].statements:
-                rows += execute(connection, statement, _bound(kind, statement, parameters)) or []
+            with _missing_tables_explained():
+                for statement in units[name].statements:
+                    rows += execute(connection, statement, _bound(kind, statement, parameters)) or []
             name, parameters = steps.send(rows)
     except StopIteration as end:
         result: T = end.value
@@ -73,18 +90,40 @@ async def adrive_on(connection: Any, steps: Steps[T], schema: str) -> T:
         name, parameters = next(steps)
         while True:
             rows: list[Row] = []
-            for statement in units[name].statements:
-                rows += await execute(connection, statement, _bound(kind, statement, parameters)) or []
+            with _missing_tables_explained():
+                for statement in units[name].statements:
+                    rows += await execute(connection, statement, _bound(kind, statement, parameters)) or []
             name, parameters = steps.send(rows)
     except StopIteration as end:
         result: T = end.value
         return result
 
 
+def drive_together(engine: AnyEngine, make_steps: Callable[[], Steps[T]]) -> T:
+    """Run steps on a connection of ours, all in one transaction: what they raise undoes what they wrote.
+
+    A lost connection is not borne here as by `drive`: after StoreUnavailable nothing is known about the commit.
+    """
+    if isinstance(engine, PostgresEngine):
+        return retried(lambda: _driven_in_session(engine, make_steps()))
+    with engine.exclusive() as connection:
+        return drive_on(connection, make_steps(), "evenflow")
+
+
+def _driven_in_session(engine: PostgresEngine, steps: Steps[T]) -> T:
+    with engine.session() as connection:
+        try:
+            with connection.transaction():
+                return drive_on(connection, steps, engine.schema)
+        except EnqueueError as refused:
+            refusal = refused  # raised outside: a refused job is no reason to give the connection up
+    raise refusal
+
+
 def _family(connection: Any) -> str:
     for base in type(connection).__mro__:
         root = base.__module__.partition(".")[0]
-        if root in _EXECUTE:
+        if root in _EXECUTE and hasattr(connection, _MARK_OF_A_CONNECTION[root]):
             return root
     raise EnqueueError(
         f"connection: expected {SUPPORTED}, got {type(connection).__module__}.{type(connection).__qualname__}"
@@ -92,7 +131,12 @@ def _family(connection: Any) -> str:
 
 
 def _sqlalchemy_kind(connection: Any) -> str:
-    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
+    try:
+        bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
+    except Exception as unbound:
+        raise EnqueueError(
+            f"connection: this session is bound to no database of its own ({unbound}); pass session.connection(...)"
+        ) from unbound
     return _named_kind(bind.dialect.name)
 
 
@@ -103,6 +147,29 @@ def _named_kind(name: str) -> str:
             f"connection: expected one to SQLite or PostgreSQL, got {name}; enqueue without connection= after the commit"
         )
     return kinds[name]
+
+
+@contextlib.contextmanager
+def _missing_tables_explained() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not _is_undefined(error):
+            raise
+        raise SchemaMissing(
+            "connection: its database has no tables of Evenflow, or not this version's; call app.migrate() before the "
+            "transaction begins, and pass a connection to the app's own database"
+        ) from error
+
+
+def _is_undefined(error: BaseException | None) -> bool:
+    """Whether a driver says that a table is not there; SQLAlchemy and Django wrap what the driver said."""
+    while error is not None:
+        code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        if code in _UNDEFINED or "no such table: evenflow_" in str(error):
+            return True
+        error = getattr(error, "orig", None) or error.__cause__
+    return False
 
 
 def _bound(kind: str, statement: Statement, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -119,10 +186,12 @@ def _on_sqlite3(connection: Any, statement: Statement, parameters: dict[str, Any
 
 
 def _on_psycopg(connection: Any, statement: Statement, parameters: dict[str, Any]) -> list[Row] | None:
+    from psycopg import Cursor
     from psycopg.rows import tuple_row
 
-    with connection.cursor(row_factory=tuple_row) as cursor:
-        return _fetched(cursor.execute(statement.pyformat, parameters))
+    # Not connection.cursor(): the caller's cursor_factory may read parameters in another style.
+    with Cursor(connection, row_factory=tuple_row) as cursor:
+        return _fetched(cursor.execute(statement.pyformat.encode(), parameters))
 
 
 def _on_psycopg2(connection: Any, statement: Statement, parameters: dict[str, Any]) -> list[Row] | None:
@@ -149,10 +218,11 @@ def _refused(connection: Any, statement: Statement, parameters: dict[str, Any]) 
 
 
 async def _aon_psycopg(connection: Any, statement: Statement, parameters: dict[str, Any]) -> list[Row] | None:
+    from psycopg import AsyncCursor
     from psycopg.rows import tuple_row
 
-    async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(statement.pyformat, parameters)
+    async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        await cursor.execute(statement.pyformat.encode(), parameters)
         return await cursor.fetchall() if cursor.description else None
 
 
@@ -169,10 +239,8 @@ async def _aon_sqlalchemy(
 
 
 def _sqlalchemy_text(statement: Statement) -> Any:
-    try:
-        from sqlalchemy import text
-    except ImportError as missing:
-        raise DriverMissing("SQLAlchemy is not installed", extra="sqlalchemy") from missing
+    from sqlalchemy import text
+
     return text(statement.text)
 
 

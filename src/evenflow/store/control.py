@@ -29,7 +29,8 @@ def expire(engine: Engine, retention: Retention, *, top: int = 1000, now: int | 
 
 
 def withdraw(
-    engine: Engine, ids: Sequence[int], state: str, retention: Retention, *, error: JobError | None = None, why: str | None = None,
+    engine: Engine, ids: Sequence[int], state: str, retention: Retention, *, error: JobError | None = None,
+    why: str | None = None,
     flags: bool = True, now: int | None = None,
 ) -> dict[int, str]:  # fmt: skip
     """End open jobs by hand. Returns id -> "ended", or "flagged" where a worker runs it and will be told.
@@ -63,7 +64,7 @@ def discard(engine: Engine, ids: Sequence[int], retention: Retention, *, now: in
 
 
 def declare_queue(engine: Engine, queue: Queue) -> None:
-    """Store what the code says about a queue. Pauses and other words of an operator stay."""
+    """Store what the code says about a queue. Pauses, and a cap that was set at run time, stay."""
     engine.run(
         "declare_queue",
         {
@@ -74,6 +75,16 @@ def declare_queue(engine: Engine, queue: Queue) -> None:
         },
     )
     set_weights(engine, queue.name, queue.weights or {})
+
+
+def set_cap(engine: Engine, queue: str, max_concurrency: int | None, *, is_set: bool = True) -> None:
+    """Cap a queue at run time (None: no cap). Lasts until it is set again; without `is_set` the code decides again."""
+    engine.run("set_cap", {"name": queue, "max_concurrency": max_concurrency, "is_set": is_set})
+
+
+def declare_cluster(engine: Engine, cap: int | None) -> None:
+    """How many jobs may be in flight in the whole cluster; None is no cap."""
+    engine.run("declare_cluster", {"cap": cap})
 
 
 def set_weights(engine: Engine, queue: str, weights: Mapping[str, float]) -> None:

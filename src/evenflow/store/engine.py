@@ -5,7 +5,7 @@ Nothing here knows SQL text or a driver. Operations are written against this int
 
 import random
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -32,6 +32,11 @@ class Engine(Protocol):
         `StoreUnavailable`: nothing is known about the commit; the same call may be repeated if the unit allows it.
         `StoreRefused`: rolled back, and a repetition would end the same way.
         """
+
+    def run_all(
+        self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
+    ) -> list[list[Row]]:
+        """Run several units in one transaction, each with a fresh view of what others have committed; their rows."""
 
     def close(self) -> None:
         """Give every connection back. The engine opens new ones when it is used again."""

@@ -1,11 +1,11 @@
 """Enqueue: one operation, written as steps, so that our engine or a caller's own connection can run it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from evenflow.errors import StoreUnavailable
-from evenflow.ids import IdSource
+from evenflow.errors import DuplicateJob, StoreUnavailable
+from evenflow.ids import IdSource, id_text
 from evenflow.job import NewJob
 from evenflow.store.engine import Row, Steps, as_json
 
@@ -51,11 +51,14 @@ def enqueue_steps(
     *,
     arriving: bool = False,
     sign: Sign | None = None,
+    must_be_new: Collection[int] = (),
     now: int | None = None,
 ) -> Steps[list[Enqueued]]:
     """Insert all jobs, each at its turn; or as `arriving`, inside a caller's transaction, without taking a lock.
 
     All or nothing. A job whose unique key is held by a live job is not inserted: the holder is returned in its place.
+    If its place is among `must_be_new`, DuplicateJob is raised instead and nothing of the batch stays: arrivals are
+    taken back here, other batches of several jobs have to be driven in one transaction, which the error undoes.
     If the connection is lost, the jobs that were committed after all are found by their ids and not inserted again.
     """
     numbers = yield from _fresh_ids(ids, len(jobs))
@@ -88,6 +91,10 @@ def enqueue_steps(
             for place in left
             if present.get(numbers[place], numbers[place]) != numbers[place]
         }
+        if refused := [place for place in must_be_new if place in holders]:
+            if arriving and len(jobs) > 1:
+                yield "retract_arriving", {"ids": as_json(numbers)}
+            raise _duplicate(jobs[refused[0]], holders[refused[0]], numbers)
         left = [place for place in left if numbers[place] not in present]
         if not left:
             break
@@ -107,6 +114,13 @@ def _fresh_ids(ids: IdSource, count: int) -> Steps[list[int]]:
         ids.add_blocks([block for (block,) in blocks])
         numbers = ids.take_reserved(count)
     return numbers
+
+
+def _duplicate(job: NewJob, holder: int, batch: Sequence[int]) -> DuplicateJob:
+    if holder in batch:
+        return DuplicateJob(f"task {job.task!r}: two calls of this batch have the same unique key")
+    found = id_text(holder)
+    return DuplicateJob(f"task {job.task!r}: job {found} with the same unique key is open", job_id=found)
 
 
 def _key(number: int, job: NewJob) -> dict[str, int | str | None]:

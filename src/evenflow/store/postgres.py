@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from evenflow.errors import DriverMissing, StoreRefused, StoreUnavailable
@@ -58,6 +58,12 @@ class PostgresEngine:
         unit = self._units[name]
         return retried(lambda: self._run_once(unit, parameters, deadline_s))
 
+    def run_all(
+        self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
+    ) -> list[list[Row]]:
+        found = [(self._units[name], parameters) for name, parameters in units]
+        return retried(lambda: self._run_together(found, deadline_s))
+
     def connect(self) -> "psycopg.Connection[Row]":
         """A connection of one's own, outside of the pool: for LISTEN, migrations and tools."""
         with translated():
@@ -100,20 +106,19 @@ class PostgresEngine:
             return self._run_on_session(unit, parameters, deadline_s)
 
     def _run_on_session(self, unit: Unit, parameters: Parameters, deadline_s: float) -> list[Row]:
+        if len(unit.statements) > 1:
+            return self._run_together([(unit, parameters)], deadline_s)[0]
         with self.session(deadline_s) as connection:
-            if len(unit.statements) == 1:
-                return connection.execute(unit.statements[0].pyformat, parameters).fetchall()
-            rows: list[Row] = []
-            with connection.transaction():
-                for statement in unit.statements:
-                    cursor = connection.execute(statement.pyformat, parameters)
-                    rows += cursor.fetchall() if cursor.description else []
-            return rows
+            return connection.execute(unit.statements[0].pyformat, parameters).fetchall()
+
+    def _run_together(self, units: Sequence[tuple[Unit, Parameters]], deadline_s: float) -> list[list[Row]]:
+        with self.session(deadline_s) as connection, connection.transaction():
+            return [_rows(connection, unit, parameters) for unit, parameters in units]
 
     def _idle_connection(self) -> "psycopg.Connection[Row] | None":
         try:
-            return self._idle.pop()  # no look before: another thread may take the last one in between
-        except IndexError:
+            return self._idle.pop()
+        except IndexError:  # none, or another thread took the last one
             return None
 
     def _connect(self) -> "psycopg.Connection[Row]":
@@ -155,6 +160,14 @@ def translated() -> Iterator[None]:
         if lost or code[:2] in _TRANSIENT_CLASSES or code in _TRANSIENT:
             raise StoreUnavailable(f"{text}{_advice(error)}") from error
         raise StoreRefused(f"{text}{f' (SQLSTATE {code})' if code else ''}") from error
+
+
+def _rows(connection: "psycopg.Connection[Row]", unit: Unit, parameters: Parameters) -> list[Row]:
+    rows: list[Row] = []
+    for statement in unit.statements:
+        cursor = connection.execute(statement.pyformat, parameters)
+        rows += cursor.fetchall() if cursor.description else []
+    return rows
 
 
 def quoted(schema: str) -> "psycopg_sql.Identifier":

@@ -9,6 +9,7 @@ from evenflow.store.engine import Engine, Row, as_json
 
 PAGE = 200
 NEWEST = 2**63 - 1
+_COUNTED_BY = {"list_live": "count_open", "list_history": "count_history", "list_trouble": "count_trouble"}
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -53,6 +54,14 @@ def pages(engine: Engine, wanted: Filter, *, before: int = NEWEST) -> Iterator[J
     while found := page(engine, wanted, before=before):
         yield from found
         before = found[-1].id
+
+
+def count(engine: Engine, wanted: Filter) -> int:
+    """How many jobs match, live and kept. Reads every match where no state is given: for operators, not for loops."""
+    state = None if wanted.state is None else str(wanted.state)
+    parameters = {"state": state, "queue": wanted.queue, "task": wanted.task, "group_key": wanted.group}
+    units = [_COUNTED_BY[unit] for unit in _units(wanted.state)]
+    return sum(engine.run(unit, parameters)[0][0] for unit in units)
 
 
 def ended_among(engine: Engine, ids: Iterable[int]) -> set[int]:

@@ -9,6 +9,7 @@ import os
 import select
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -61,29 +62,45 @@ def watch_signals(engine: AnyEngine, kind: str, *, most: int = 100) -> Iterator[
 
 
 class Interrupt:
-    """A pipe that ends a wait."""
+    """A pipe that ends a wait. Setting it after its end does nothing."""
 
     def __init__(self) -> None:
-        self.reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+        self._lock = threading.Lock()
+        self._is_open = True
 
     def set(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            os.write(self._writer, b"!")
+        # Under the lock: a descriptor that was closed meanwhile may be somebody else's file by now.
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if self._is_open:
+                os.write(self._writer, b"!")
 
     def clear(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
+        with contextlib.suppress(BlockingIOError):
             os.read(self.reader, 4096)
 
     def wait(self, timeout_s: float) -> bool:
         """True if it was set within the time; cleared then."""
-        if select.select([self.reader], [], [], max(0.0, timeout_s))[0]:
+        if readable([self.reader], timeout_s):
             self.clear()
             return True
         return False
 
     def close(self) -> None:
-        os.close(self.reader)
-        os.close(self._writer)
+        with self._lock:
+            self._is_open = False
+            os.close(self.reader)
+            os.close(self._writer)
+
+
+def readable(descriptors: list[int], timeout_s: float) -> set[int]:
+    """Which of these can be read, as soon as one can. Unlike select(), also beyond descriptor 1023."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(max(0.0, timeout_s) * 1000)}
 
 
 class VersionWatch:
@@ -124,7 +141,8 @@ class VersionWatch:
 class Listener:
     """PostgreSQL: LISTEN on a connection of its own, with a canary: a connection that is dead in silence is replaced.
 
-    Where LISTEN is impossible (a pooler in transaction mode, a standby), waits simply last until their timeout.
+    Where LISTEN is impossible (a pooler in transaction mode, a standby), waits simply last until their timeout. When it
+    begins to hear, also after a loss, a wait ends with ARRIVAL: what came while nobody listened was told to nobody.
     """
 
     def __init__(self, engine: PostgresEngine, kind: str, most: int) -> None:
@@ -145,21 +163,18 @@ class Listener:
                 self._interrupt.wait(min(left, RECONNECT_S))
                 return set()
             try:
-                ready = select.select(
-                    [connection.fileno(), self._interrupt.reader], [], [], min(left, CANARY_WITHIN_S)
-                )[0]
+                found = self._heard(connection)
+                if found:
+                    return found
+                ready = readable([connection.fileno(), self._interrupt.reader], min(left, CANARY_WITHIN_S))
                 if self._interrupt.reader in ready:
                     self._interrupt.clear()
                     return set()
-                payloads = self._drain(connection) if ready else set()
-                self._check_canary(connection, payloads)
             except (
                 Exception
             ):  # whatever a dying connection says, the answer is a new one, and polling meanwhile
                 self._drop()
                 return set()
-            if found := payloads - {CANARY}:
-                return found
         return set()
 
     def interrupt(self) -> None:
@@ -180,16 +195,21 @@ class Listener:
                 self._ask(connection)
         return self._connection
 
-    def _drain(self, connection: "psycopg.Connection[tuple[object, ...]]") -> set[str]:
-        return {notify.payload for notify in connection.notifies(timeout=0, stop_after=self._most)}
+    def _heard(self, connection: "psycopg.Connection[tuple[object, ...]]") -> set[str]:
+        """What has come. Asked before each wait: what came along with the answer to a statement makes no socket ready."""
+        payloads = {notify.payload for notify in connection.notifies(timeout=0, stop_after=self._most)}
+        if payloads and not self.is_listening:
+            payloads.add(ARRIVAL)
+        self._check_canary(connection, is_heard=bool(payloads))
+        return payloads - {CANARY}
 
     def _ask(self, connection: "psycopg.Connection[tuple[object, ...]]") -> None:
         self._asked_at = time.monotonic()
         connection.execute("select pg_notify(%s, %s)", (self._channel, CANARY))
 
-    def _check_canary(self, connection: "psycopg.Connection[tuple[object, ...]]", payloads: set[str]) -> None:
+    def _check_canary(self, connection: "psycopg.Connection[tuple[object, ...]]", *, is_heard: bool) -> None:
         now = time.monotonic()
-        if payloads:
+        if is_heard:
             self._heard_at, self.is_listening = now, True
         if self._heard_at < self._asked_at and now - self._asked_at > CANARY_WITHIN_S:
             self.is_listening = False
@@ -214,6 +234,8 @@ class Waker:
         self._sent_at: dict[str, float] = {}
         self._pending: set[str] = set()
         self._thread: threading.Thread | None = None
+        with _wakers_lock:
+            _wakers.add(self)
 
     def wake(self, *queues: str) -> None:
         """Work has come to these queues. Never fails: a lost hint costs latency, never work."""
@@ -236,6 +258,15 @@ class Waker:
         else:
             self._interrupt_watchers()
 
+    def settle(self) -> None:
+        """Wait until nothing is delayed any more."""
+        thread = self._thread
+        if thread is not None and thread.is_alive():
+            thread.join()
+
+    def serves(self, engine: AnyEngine) -> bool:
+        return self._engine is engine
+
     def _interrupt_watchers(self) -> None:
         assert isinstance(self._engine, SqliteEngine)
         for watcher in list(self._engine.watchers):
@@ -247,7 +278,9 @@ class Waker:
             due = {payload for payload in payloads if now - self._sent_at.get(payload, -1.0) >= COALESCE_S}
             self._sent_at.update(dict.fromkeys(due, now))
             self._pending |= payloads - due
-            if self._pending and self._thread is None:
+            if self._pending and (
+                self._thread is None or not self._thread.is_alive()
+            ):  # a fork leaves it behind
                 self._thread = threading.Thread(
                     target=self._send_pending, name="evenflow-waker", daemon=False
                 )
@@ -271,3 +304,15 @@ class Waker:
         with contextlib.suppress(StoreError):
             assert isinstance(self._engine, PostgresEngine)
             self._engine.run("wake", {"channel": channel(self._engine.schema, kind), "payload": payload})
+
+
+_wakers: "weakref.WeakSet[Waker]" = weakref.WeakSet()
+_wakers_lock = threading.Lock()
+
+
+def settle_wakers(engine: AnyEngine) -> None:
+    """Before an engine is closed: let its delayed wake-ups leave, or they would open it again."""
+    with _wakers_lock:
+        wakers = [waker for waker in _wakers if waker.serves(engine)]
+    for waker in wakers:
+        waker.settle()

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,22 @@ class SqliteEngine:
                 return _rows(connection, unit, bound)
             with self._writing(connection):
                 return _rows(connection, unit, bound)
+
+    def run_all(
+        self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
+    ) -> list[list[Row]]:
+        now = wall_us()
+        with self._lock, translated():
+            connection = self._open()
+            with self._writing(connection):
+                return [
+                    _rows(
+                        connection,
+                        self._units[name],
+                        {**given, "now": now} if given.get("now") is None else given,
+                    )
+                    for name, given in units
+                ]
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

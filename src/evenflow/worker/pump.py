@@ -33,7 +33,7 @@ log = logging.getLogger("evenflow.worker")
 
 LINGER_S = 0.002
 V_EVERY_S = 0.05
-NAMES_EVERY_S = 1.0
+NAMES_EVERY_S = 2.0
 PROGRESS_EVERY_S = 1.0
 LEASE_MARGIN = 0.8
 STUCK_GRACE_S = 2.0
@@ -90,6 +90,7 @@ class Pump:
         self._stop_at = 0.0
         self._unwritten: list[End] = []
         self._held: collections.deque[Claimed] = collections.deque()
+        self._capped: set[str] = set()
         self._ran = 0
         self.needs_replacing = False
         self._hungry = True
@@ -154,6 +155,8 @@ class Pump:
 
     def _exchange(self, claim: Claim, now: float) -> None:
         answer = advance(self._engine, self.worker, self._unwritten, claim)
+        if self._capped and len(self._unwritten) > len(answer.claimed):
+            self._waker.wake(*self._capped)  # we leave room under a cap that others may be waiting for
         self._unwritten = []
         if claim is not NOTHING:
             self._hungry = len(answer.claimed) >= claim.top
@@ -181,7 +184,7 @@ class Pump:
             self._held.clear()
         elif free > 0:
             jobs = [self._held.popleft() for _ in range(min(free, len(self._held)))]
-            started = start(self._engine, self.worker, jobs)
+            started = start(self._engine, self.worker, jobs, under_caps=bool(self._capped))
             self._start([job for job in jobs if job.id in started])
             self._unwritten += [released(job) for job in jobs if job.id not in started]
 
@@ -200,7 +203,8 @@ class Pump:
             self._hungry = False
             return NOTHING
         lease_us = self._claim_lease_us if prefetch else None
-        return Claim(wants, free, self._bounds.current(), lease_us, now - self._moved_v_at >= V_EVERY_S)
+        moves_v = now - self._moved_v_at >= V_EVERY_S
+        return Claim(wants, free, self._bounds.current(), lease_us, moves_v, bool(self._capped))
 
     def _tell(self, answer: Advanced) -> None:
         if answer.awaited:
@@ -277,8 +281,14 @@ class Pump:
             self._slots.cancel(job, epoch, why)
 
     def _learn_names(self, now: float) -> None:
-        self._serving.learn(reads.queues(self._engine))
-        self._names_at = now + (NAMES_EVERY_S if self._queues.patterns else 10.0)
+        rows = reads.queues(self._engine)
+        self._serving.learn(rows)
+        served = set(self._serving.names)
+        if self._settings.cluster_wide_cap is not None:
+            self._capped = served
+        else:
+            self._capped = {row.name for row in rows if row.max_concurrency is not None} & served
+        self._names_at = now + NAMES_EVERY_S
 
     def _save_progress(self, now: float) -> None:
         reports, self._slots.reports = self._slots.reports, {}

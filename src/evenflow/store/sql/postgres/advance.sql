@@ -5,6 +5,8 @@
 --   fills with dead entries while somebody holds an old snapshot.
 -- claim: walks job_ready from the bound the worker remembers (dead entries lie before it), locks, skips what others
 --   lock, updates by ctid. MATERIALIZED, because IN (SELECT .. LIMIT) may claim more than LIMIT.
+-- caps: a capped queue, or a capped cluster, gives nothing unless lock_caps came before in the same transaction: a count
+--   in the statement that waits for a lock would see the state before the wait. What ends here makes room here.
 -- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), moved (V of a band is now this
 --   turn: from here on everything enters behind it), claimed. V is moved by whoever finds its row free.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
@@ -31,26 +33,38 @@ archived as (
 ),
 returned as (
   update evenflow.job j set state = e.state, worker = null, lease_until = null,
-    run_at = coalesce(e.run_at, j.run_at), attempt = j.attempt - coalesce(e.refund, 0),
+    run_at = coalesce(e.run_at, j.run_at), attempt = j.attempt - e.refund, crashes = j.crashes + e.crashed,
     errors = case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']'
                   else left(j.errors, -1) || ',' || e.error || ']' end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
   from ends e, clock
   where j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint) and e.state in ('ready', 'scheduled')
-  returning j.id, j.epoch
+  returning j.id, j.epoch, j.queue
 ),
 wanted as materialized (
-  select w.* from jsonb_to_recordset(cast(:wants as jsonb)) as w (queue text, place integer, top integer)
+  select w.queue, w.place, case when q.max_concurrency is null then w.top
+    when not coalesce(cast(:caps_locked as boolean), false) then 0
+    else least(w.top, q.max_concurrency
+      - (select count(*) from evenflow.job j where j.queue = w.queue and j.state in ('claimed', 'running')
+         and (j.state = 'running' or cast(:claim_state as text) = 'running'))
+      + (select count(*) from ended d where d.queue = w.queue) + (select count(*) from returned r where r.queue = w.queue)) end as top
+  from jsonb_to_recordset(cast(:wants as jsonb)) as w (queue text, place integer, top integer)
+  left join evenflow.queue q on q.name = w.queue
+  where q.paused_at is null
+),
+room as materialized (
+  select case when c.cap is null then cast(:top as bigint) when not coalesce(cast(:caps_locked as boolean), false) then 0
+    else least(cast(:top as bigint), c.cap - (select count(*) from evenflow.job j where j.state in ('claimed', 'running'))
+      + (select count(*) from ended) + (select count(*) from returned)) end as top
+  from (select 1) one left join evenflow.cluster c on true
 ),
 bounds as materialized (
   select b.* from jsonb_to_recordset(cast(:bounds as jsonb)) as b (queue text, priority smallint, turn double precision, id bigint)
 ),
 candidates as materialized (
   select c.at from (
-    select w.queue, w.top from wanted w
-    where not exists (select from evenflow.queue q where q.name = w.queue and q.paused_at is not null)
-    order by w.place) w,
+    select w.queue, w.top from wanted w where w.top > 0 order by w.place) w,
   lateral (
     select l.at from (
       select b.queue, b.priority, coalesce(s.turn, '-infinity') as turn, coalesce(s.id, 0) as id
@@ -63,7 +77,7 @@ candidates as materialized (
       order by j.turn, j.id limit w.top
       for no key update skip locked) l
     limit w.top) c
-  limit cast(:top as integer)
+  limit (select greatest(top, 0) from room)
 ),
 claimed as (
   update evenflow.job j set state = cast(:claim_state as text), epoch = epoch + 1, attempt = attempt + 1,

@@ -94,12 +94,28 @@ update evenflow.job j set awaited = true where j.id = cast(:id as bigint) return
 
 -- name: declare_queue
 -- returns: name
--- What the code says about a queue. A pause belongs to the operator and is left alone.
+-- What the code says about a queue. A pause, and a cap set at run time, belong to the operator and are left alone.
 insert into evenflow.queue as q (name, priority, fair, max_concurrency)
 values (cast(:name as text), cast(:priority as smallint), cast(:fair as text), cast(:max_concurrency as integer))
-on conflict (name) do update set priority = excluded.priority, fair = excluded.fair, max_concurrency = excluded.max_concurrency
-  where (q.priority, q.fair, q.max_concurrency) is distinct from (excluded.priority, excluded.fair, excluded.max_concurrency)
+on conflict (name) do update set priority = excluded.priority, fair = excluded.fair,
+    max_concurrency = case when q.is_set then q.max_concurrency else excluded.max_concurrency end
+  where (q.priority, q.fair) <> (excluded.priority, excluded.fair)
+    or (not q.is_set and q.max_concurrency is distinct from excluded.max_concurrency)
 returning name;
+
+-- name: set_cap
+-- returns: name
+-- A cap set at run time: it lasts, over restarts and deployments, until it is set again or given back to the code.
+insert into evenflow.queue as q (name, max_concurrency, is_set)
+values (cast(:name as text), cast(:max_concurrency as integer), cast(:is_set as boolean))
+on conflict (name) do update set max_concurrency = excluded.max_concurrency, is_set = excluded.is_set
+returning name;
+
+-- name: declare_cluster
+-- returns: id
+insert into evenflow.cluster as c (id, cap) values (1, cast(:cap as integer))
+on conflict (id) do update set cap = excluded.cap where c.cap is distinct from excluded.cap
+returning id;
 
 -- name: set_weights
 -- returns: group_key

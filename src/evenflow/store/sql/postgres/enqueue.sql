@@ -78,6 +78,13 @@ with added as (
 )
 select count(*) as added from added;
 
+-- name: retract_arriving
+-- returns: id
+-- Takes back arrivals of the transaction that is still open: one of their batch had to be new and was not.
+delete from evenflow.job
+where state = 'arriving' and id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+returning id;
+
 -- name: find_duplicates
 -- mode: read
 -- returns: id, existing
@@ -106,7 +113,8 @@ select pg_notify(cast(:channel as text), cast(:payload as text)) as sent;
 -- returns: queue, admitted
 -- The admission of jobs that are already rows: arrivals whose caller has committed, and scheduled jobs that are due
 -- (retries too). The same rule as in enqueue; a job that was claimed before (epoch > 0) has had its turn, so it does not
--- queue up behind its own group again but enters at the current round. Bounded by `top`; skips locked rows.
+-- queue up behind its own group again but enters at the current round. Of several such jobs of a group, one per round:
+-- a tenant whose thousands fail and come back together must not fill the round. Bounded by `top`; skips locked rows.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 arrived as materialized (
   select j.id from evenflow.job j where j.state = 'arriving' order by j.id
@@ -118,7 +126,8 @@ due as materialized (
 ),
 batch as materialized (
   select j.id, j.queue, j.priority, j.group_key, now, j.run_at <= now as is_due,
-    case when j.run_at <= now and j.epoch = 0 then cast((j.queue, j.priority, j.group_key) as text) end as line
+    case when j.run_at <= now and j.epoch = 0 then cast((j.queue, j.priority, j.group_key) as text) end as line,
+    j.epoch > 0 and j.group_key is not null as comes_back
   from clock, (select id from arrived union all select id from due) p join evenflow.job j on j.id = p.id
 ),
 home as materialized (
@@ -156,9 +165,13 @@ lines as materialized (
 ),
 placed as materialized (
   select b.id, b.is_due,
-    case when l.base is null then (select h.entry from home h where h.queue = b.queue and h.priority = b.priority)
-         else l.base + l.step * row_number() over (partition by b.line order by b.id) end as turn
-  from batch b left join lines l on l.line = b.line
+    case when l.base is not null then l.base + l.step * row_number() over (partition by b.line order by b.id)
+         when b.comes_back and h.fair <> 'fifo'
+           then h.entry + row_number() over (partition by b.queue, b.priority, b.group_key, b.comes_back order by b.id) - 1
+         else h.entry end as turn
+  from batch b
+  cross join lateral (select * from home h where h.queue = b.queue and h.priority = b.priority) h
+  left join lines l on l.line = b.line
 ),
 admitted as (
   update evenflow.job j set state = case when p.is_due then 'ready' else 'scheduled' end, turn = p.turn

@@ -101,16 +101,37 @@ update evenflow.job j set state = 'ready', worker = null, lease_until = null, at
 from stale s, clock where j.id = s.id
 returning j.id, j.queue;
 
+-- name: lock_caps
+-- returns: name
+-- Before a claim or a start under a cap: whoever else would count these queues waits until we have committed. Locked in
+-- name order; nobody waits who serves no capped queue.
+select q.name from evenflow.queue q
+where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb))) and q.max_concurrency is not null
+order by q.name for no key update;
+
+select 'cluster' as name from evenflow.cluster where cap is not null for no key update;
+
 -- name: start_claimed
 -- returns: id
 -- claimed -> running, before user code: only the holder of a live lease on a job that is neither expired nor cancelled
--- nor in a paused queue may start it.
+-- nor in a paused queue may start it, and only as many as the queue's cap has room for (after lock_caps).
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+able as materialized (
+  select j.id, q.max_concurrency, row_number() over (partition by j.queue order by j.priority, j.turn, j.id) as number,
+    case when q.max_concurrency is null then 0
+         else (select count(*) from evenflow.job r where r.queue = j.queue and r.state in ('claimed', 'running') and r.state = 'running')
+    end as running
+  from jsonb_to_recordset(cast(:starts as jsonb)) as s (id bigint, epoch integer)
+  join evenflow.job j on j.id = s.id and j.epoch = s.epoch
+  cross join clock
+  left join evenflow.queue q on q.name = j.queue
+  where j.worker = cast(:worker as bigint) and j.state = 'claimed' and j.lease_until > now and j.cancel_at is null
+    and (j.good_until is null or j.good_until > now) and q.paused_at is null
+)
 update evenflow.job j set state = 'running', started_at = now, lease_until = null
-from jsonb_to_recordset(cast(:starts as jsonb)) as s (id bigint, epoch integer),
-  (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
-where j.id = s.id and j.epoch = s.epoch and j.worker = cast(:worker as bigint) and j.state = 'claimed'
-  and j.lease_until > now and j.cancel_at is null and (j.good_until is null or j.good_until > now)
-  and not exists (select from evenflow.queue q where q.name = j.queue and q.paused_at is not null)
+from able a, clock
+where j.id = a.id and j.state = 'claimed' and j.worker = cast(:worker as bigint)
+  and (a.max_concurrency is null or (cast(:caps_locked as boolean) and a.running + a.number <= a.max_concurrency))
 returning j.id;
 
 -- name: save_progress

@@ -76,6 +76,35 @@ order by n.name;
 -- returns: queue, state, jobs
 select queue, state, count(*) as jobs from evenflow.job group by queue, state order by queue, state;
 
+-- name: count_open
+-- mode: read
+-- returns: jobs
+-- How many jobs a filter means, before somebody acts on all of them.
+select count(*) as jobs from evenflow.job
+where (cast(:state as text) is null or state = cast(:state as text))
+  and (cast(:queue as text) is null or queue = cast(:queue as text))
+  and (cast(:task as text) is null or task = cast(:task as text))
+  and (cast(:group_key as text) is null or group_key = cast(:group_key as text));
+
+-- name: count_history
+-- mode: read
+-- returns: jobs
+select count(*) as jobs from evenflow.history
+where (cast(:state as text) is null or state = cast(:state as text))
+  and (cast(:queue as text) is null or queue = cast(:queue as text))
+  and (cast(:task as text) is null or task = cast(:task as text))
+  and (cast(:group_key as text) is null or group_key = cast(:group_key as text));
+
+-- name: count_trouble
+-- mode: read
+-- returns: jobs
+-- One outcome other than success: counts along history_trouble, as list_trouble walks it.
+select count(*) as jobs from evenflow.history
+where state = cast(:state as text) and state <> 'succeeded'
+  and (cast(:queue as text) is null or queue = cast(:queue as text))
+  and (cast(:task as text) is null or task = cast(:task as text))
+  and (cast(:group_key as text) is null or group_key = cast(:group_key as text));
+
 -- name: any_open
 -- mode: read
 -- returns: is_open

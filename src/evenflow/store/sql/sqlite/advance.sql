@@ -35,10 +35,25 @@ delete from evenflow_job where id in (
   where e.state not in ('ready', 'scheduled'));
 
 -- The ids of each band come as one JSON list: SQLite has no LATERAL, and a join with ORDER BY would sort the backlog.
-with picked as materialized (
+with returning_ones as materialized (
+  select j.queue from json_each(:ends) e
+  cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
+  where e.value ->> 'state' in ('ready', 'scheduled')
+),
+wanted as materialized (
+  select w.queue, w.place, case when q.max_concurrency is null then w.top when not coalesce(:caps_locked, 0) then 0
+    else min(w.top, q.max_concurrency
+      - (select count(*) from evenflow_job j where j.queue = w.queue and j.state in ('claimed', 'running')
+         and (j.state = 'running' or :claim_state = 'running'))
+      + (select count(*) from returning_ones r where r.queue = w.queue)) end as top
+  from (select value ->> 'queue' as queue, value ->> 'place' as place, value ->> 'top' as top from json_each(:wants)) w
+  left join evenflow_queue q on q.name = w.queue
+  where q.paused_at is null
+),
+picked as materialized (
   select id from (
     select l.value as id, w.place, w.top, row_number() over (partition by w.place order by b.priority, l.key) as number
-    from (select value ->> 'queue' as queue, value ->> 'place' as place, value ->> 'top' as top from json_each(:wants)) w
+    from wanted w
     cross join evenflow_band b on b.queue = w.queue
     left join (select value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'turn' as turn, value ->> 'id' as id
                from json_each(:bounds)) s on s.queue = b.queue and s.priority = b.priority
@@ -49,8 +64,13 @@ with picked as materialized (
           and (j.turn, j.id) >= (coalesce(s.turn, -9e999), coalesce(s.id, 0))
           and (j.good_until is null or j.good_until > :now)
         order by j.turn, j.id limit :top))) l
-    where not exists (select 1 from evenflow_queue q where q.name = w.queue and q.paused_at is not null))
-  where number <= top order by place, number limit :top
+    where w.top > 0)
+  where number <= top order by place, number
+  limit (
+    select case when c.cap is null then :top when not coalesce(:caps_locked, 0) then 0
+      else max(0, min(:top, c.cap - (select count(*) from evenflow_job where state in ('claimed', 'running'))
+        + (select count(*) from returning_ones))) end
+    from (select 1) left join evenflow_cluster c on true)
 )
 update evenflow_job set state = :claim_state, epoch = epoch + 1, attempt = attempt + 1, worker = :worker,
   started_at = :now, lease_until = :now + :lease_us
@@ -60,7 +80,7 @@ returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, 
 
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
 update evenflow_job set state = e.state, worker = null, lease_until = null,
-  run_at = coalesce(e.run_at, evenflow_job.run_at), attempt = evenflow_job.attempt - coalesce(e.refund, 0),
+  run_at = coalesce(e.run_at, evenflow_job.run_at), attempt = evenflow_job.attempt - e.refund, crashes = evenflow_job.crashes + e.crashed,
   errors = case when e.error is null then evenflow_job.errors when evenflow_job.errors is null or length(evenflow_job.errors) > 65536 then '[' || e.error || ']' else substr(evenflow_job.errors, 1, length(evenflow_job.errors) - 1) || ',' || e.error || ']' end,
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
@@ -73,7 +93,7 @@ select queue, priority, max(turn) from evenflow_job
 where :moves_v and state in ('claimed', 'running') and queue in (select value ->> 'queue' from json_each(:wants))
   and worker = :worker and started_at = :now
 group by queue, priority
-on conflict (queue, priority) do update set v = max(r.v, excluded.v)
+on conflict (queue, priority) do update set v = excluded.v where excluded.v > r.v
 returning 'moved' as kind, 0 as id, 0 as epoch, queue, null as task, null as group_key, priority, v as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
   null as headers, null as options;

@@ -61,9 +61,23 @@ update evenflow_job set awaited = 1 where id = :id returning id;
 -- returns: name
 insert into evenflow_queue as q (name, priority, fair, max_concurrency)
 values (:name, :priority, :fair, :max_concurrency)
-on conflict (name) do update set priority = excluded.priority, fair = excluded.fair, max_concurrency = excluded.max_concurrency
-  where (q.priority, q.fair) <> (excluded.priority, excluded.fair) or q.max_concurrency is not excluded.max_concurrency
+on conflict (name) do update set priority = excluded.priority, fair = excluded.fair,
+    max_concurrency = case when q.is_set then q.max_concurrency else excluded.max_concurrency end
+  where (q.priority, q.fair) <> (excluded.priority, excluded.fair)
+    or (not q.is_set and q.max_concurrency is not excluded.max_concurrency)
 returning name;
+
+-- name: set_cap
+-- returns: name
+insert into evenflow_queue (name, max_concurrency, is_set) values (:name, :max_concurrency, :is_set)
+on conflict (name) do update set max_concurrency = excluded.max_concurrency, is_set = excluded.is_set
+returning name;
+
+-- name: declare_cluster
+-- returns: id
+insert into evenflow_cluster as c (id, cap) values (1, :cap)
+on conflict (id) do update set cap = excluded.cap where c.cap is not excluded.cap
+returning id;
 
 -- name: set_weights
 -- returns: group_key

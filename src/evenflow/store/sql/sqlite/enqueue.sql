@@ -31,14 +31,20 @@ on conflict (queue, priority, group_key) do update
   set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span;
 
 with places as materialized (
-  select l.line, l.queue, l.priority, l.group_key,
-    case when q.fair = 'fifo' then :now when g.tail is null or l.jobs = 0 then coalesce(r.v, 0) + 1 else g.tail - g.span end as base,
-    case when q.fair = 'fifo' or g.tail is null or l.jobs = 0 then 0.0 else g.span / l.jobs end as step
-  from (select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority,
-          value ->> 'group_key' as group_key, value ->> 'jobs' as jobs from json_each(:lines)) l
-  left join evenflow_queue q on q.name = l.queue
-  left join evenflow_round r on r.queue = l.queue and r.priority = l.priority
-  left join evenflow_group_tail g on g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key
+  select line, queue, priority, group_key, case when takes_turns then tail - jobs * step else entry end as base,
+    case when takes_turns then step else 0.0 end as step
+  from (
+    select l.line, l.queue, l.priority, l.group_key, l.jobs, g.tail,
+      g.tail is not null and l.jobs > 0 and coalesce(q.fair, '') <> 'fifo' as takes_turns,
+      case when q.fair = 'fifo' then :now else coalesce(r.v, 0) + 1 end as entry,
+      case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+    from (select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority,
+            value ->> 'group_key' as group_key, value ->> 'jobs' as jobs from json_each(:lines)) l
+    left join evenflow_queue q on q.name = l.queue
+    left join evenflow_round r on r.queue = l.queue and r.priority = l.priority
+    left join evenflow_group_tail g on g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key
+    left join evenflow_group_weight w on w.queue = l.queue and w.group_key = l.group_key
+    left join evenflow_group_cost c on c.queue = l.queue and c.group_key = l.group_key)
 )
 insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
   run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn)
@@ -56,13 +62,14 @@ select changes() as added;
 
 -- name: enqueue_arriving
 -- returns: added
--- Inside a caller's transaction, on the caller's connection.
+-- Inside a caller's transaction, on the caller's connection. Begins with INSERT, because Python's sqlite3 looks at the
+-- first word to see whether to open the transaction that the caller expects.
+insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
+  run_id, unique_key, fails_on_crash, signature, headers, options, payload, state)
 with lines as materialized (
   select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key
   from json_each(:lines)
 )
-insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
-  run_id, unique_key, fails_on_crash, signature, headers, options, payload, state)
 select b.value ->> 'id', l.queue, b.value ->> 'task', l.priority, l.group_key, b.value ->> 'max_attempts', :now,
   coalesce(b.value ->> 'run_at', :now), b.value ->> 'good_until', b.value ->> 'run_id', b.value ->> 'unique_key',
   coalesce(b.value ->> 'fails_on_crash', 0), b.value ->> 'signature', b.value ->> 'headers', b.value ->> 'options', b.value ->> 'payload',
@@ -74,6 +81,11 @@ where not exists (
 on conflict do nothing;
 
 select changes() as added;
+
+-- name: retract_arriving
+-- returns: id
+delete from evenflow_job where state = 'arriving' and id in (select value from json_each(:ids))
+returning id;
 
 -- name: find_duplicates
 -- mode: read
@@ -99,7 +111,7 @@ select :channel || :payload as sent;
 -- name: admit
 -- returns: queue, admitted
 -- An arrival becomes `scheduled` first, so that one admission handles arrivals and due jobs alike. A job that was
--- claimed before (epoch > 0) enters at the current round, not behind its own group.
+-- claimed before (epoch > 0) enters at the current round, not behind its own group; of several, one per round.
 insert into evenflow_band (queue, priority)
 select queue, priority from (select queue, priority from evenflow_job where state = 'arriving' order by id limit :top)
 union
@@ -141,13 +153,18 @@ ranked as materialized (
   from due
 ),
 placed as materialized (
-  select d.id,
-    case when q.fair = 'fifo' then :now when g.tail is null or not d.is_new then coalesce(r.v, 0) + 1
-         else g.tail - g.span + g.span / d.jobs * d.rank end as turn
-  from ranked d
-  left join evenflow_queue q on q.name = d.queue
-  left join evenflow_round r on r.queue = d.queue and r.priority = d.priority
-  left join evenflow_group_tail g on g.queue = d.queue and g.priority = d.priority and g.group_key = d.group_key
+  select id,
+    case when fair = 'fifo' then :now when group_key is null then entry when not is_new then entry + rank - 1
+         else tail - jobs * step + step * rank end as turn
+  from (
+    select d.id, d.group_key, d.is_new, d.rank, d.jobs, g.tail, q.fair, coalesce(r.v, 0) + 1 as entry,
+      case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+    from ranked d
+    left join evenflow_queue q on q.name = d.queue
+    left join evenflow_round r on r.queue = d.queue and r.priority = d.priority
+    left join evenflow_group_tail g on g.queue = d.queue and g.priority = d.priority and g.group_key = d.group_key
+    left join evenflow_group_weight w on w.queue = d.queue and w.group_key = d.group_key
+    left join evenflow_group_cost c on c.queue = d.queue and c.group_key = d.group_key)
 )
 update evenflow_job set state = 'ready', turn = p.turn from placed p where evenflow_job.id = p.id
 returning queue, 1 as admitted;

@@ -70,15 +70,29 @@ where id in (
   select id from evenflow_job where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by id limit :top)
 returning id, queue;
 
+-- name: lock_caps
+-- returns: name
+-- The write lock is the lock: nobody else counts or claims meanwhile.
+select name from evenflow_queue where name in (select value from json_each(:queues)) and max_concurrency is not null order by name;
+
+select 'cluster' as name from evenflow_cluster where cap is not null;
+
 -- name: start_claimed
 -- returns: id
+with able as materialized (
+  select j.id, q.max_concurrency, row_number() over (partition by j.queue order by j.priority, j.turn, j.id) as number,
+    case when q.max_concurrency is null then 0
+         else (select count(*) from evenflow_job r where r.queue = j.queue and r.state in ('claimed', 'running') and r.state = 'running')
+    end as running
+  from json_each(:starts) s
+  cross join evenflow_job j on j.id = s.value ->> 'id' and j.epoch = s.value ->> 'epoch'
+  left join evenflow_queue q on q.name = j.queue
+  where j.worker = :worker and j.state = 'claimed' and j.lease_until > :now and j.cancel_at is null
+    and (j.good_until is null or j.good_until > :now) and q.paused_at is null
+)
 update evenflow_job set state = 'running', started_at = :now, lease_until = null
-from (select value ->> 'id' as id, value ->> 'epoch' as epoch from json_each(:starts)) s
-where evenflow_job.id = s.id and evenflow_job.epoch = s.epoch and evenflow_job.worker = :worker and evenflow_job.state = 'claimed'
-  and evenflow_job.lease_until > :now and evenflow_job.cancel_at is null
-  and (evenflow_job.good_until is null or evenflow_job.good_until > :now)
-  and not exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.paused_at is not null)
-returning evenflow_job.id;
+where id in (select id from able where max_concurrency is null or (:caps_locked and running + number <= max_concurrency))
+returning id;
 
 -- name: save_progress
 -- returns: id

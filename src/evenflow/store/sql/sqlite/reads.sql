@@ -71,6 +71,33 @@ order by n.name;
 -- returns: queue, state, jobs
 select queue, state, count(*) as jobs from evenflow_job group by queue, state order by queue, state;
 
+-- name: count_open
+-- mode: read
+-- returns: jobs
+select count(*) as jobs from evenflow_job
+where (:state is null or state = :state)
+  and (:queue is null or queue = :queue)
+  and (:task is null or task = :task)
+  and (:group_key is null or group_key = :group_key);
+
+-- name: count_history
+-- mode: read
+-- returns: jobs
+select count(*) as jobs from evenflow_history
+where (:state is null or state = :state)
+  and (:queue is null or queue = :queue)
+  and (:task is null or task = :task)
+  and (:group_key is null or group_key = :group_key);
+
+-- name: count_trouble
+-- mode: read
+-- returns: jobs
+select count(*) as jobs from evenflow_history
+where state = :state and state <> 'succeeded'
+  and (:queue is null or queue = :queue)
+  and (:task is null or task = :task)
+  and (:group_key is null or group_key = :group_key);
+
 -- name: any_open
 -- mode: read
 -- returns: is_open

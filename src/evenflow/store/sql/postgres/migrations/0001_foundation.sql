@@ -15,11 +15,18 @@ create table evenflow.queue (
   name             text primary key check (name ~ '^[A-Za-z][A-Za-z0-9_.-]{0,62}$'),
   priority         smallint not null default 50,
   fair             text not null default 'round-robin' check (fair in ('fifo', 'round-robin', 'time')),
-  max_concurrency  integer,
+  max_concurrency  integer check (max_concurrency >= 0),
+  is_set           boolean not null default false,
   mean_cost_us     double precision,
   paused_at        bigint,
   paused_by        text,
   paused_why       text
+);
+
+-- The cap of the whole cluster, if there is one. One row, so that claims under the cap have something to lock.
+create table evenflow.cluster (
+  id   integer primary key check (id = 1),
+  cap  integer check (cap > 0)
 );
 
 create table evenflow.group_weight (

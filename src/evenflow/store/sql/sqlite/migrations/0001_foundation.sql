@@ -6,12 +6,18 @@ create table evenflow_queue (
   name             text primary key check (name glob '[A-Za-z]*' and length(name) <= 63),
   priority         integer not null default 50,
   fair             text not null default 'round-robin' check (fair in ('fifo', 'round-robin', 'time')),
-  max_concurrency  integer,
+  max_concurrency  integer check (max_concurrency >= 0),
+  is_set           integer not null default 0,
   mean_cost_us     real,
   paused_at        integer,
   paused_by        text,
   paused_why       text
 ) strict, without rowid;
+
+create table evenflow_cluster (
+  id   integer primary key check (id = 1),
+  cap  integer check (cap > 0)
+) strict;
 
 create table evenflow_group_weight (
   queue      text not null,

@@ -1,0 +1,1 @@
+"""Tests of what producers and operators use, on real databases."""

@@ -1,0 +1,90 @@
+"""Apps on fresh databases. A migrated template makes PostgreSQL cheap; files live in memory where there is one."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from evenflow import Evenflow
+from tests.postgres_server import DatabaseHost
+from tests.scratch_directory import memory_root
+
+MakeApp = Callable[..., Evenflow]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A private folder in memory where there is one: what a disk's flush costs is no part of these tests."""
+    path = memory_root() / f"evenflow-client-{os.getpid()}-{secrets.token_hex(4)}"
+    path.mkdir(mode=0o711)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def sqlite_url(folder: Path) -> str:
+    """Address of a SQLite file that does not exist yet."""
+    return f"sqlite:///{folder}/evenflow.db"
+
+
+@pytest.fixture(scope="session")
+def client_template(postgres_server: DatabaseHost) -> Iterator[str]:
+    """A migrated database of this process, which others are copied from."""
+    name = postgres_server.create_database()
+    with Evenflow(postgres_server.url(name)) as app:
+        app.migrate()
+    yield name
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: DatabaseHost, client_template: str) -> Iterator[str]:
+    """Address of a PostgreSQL database with the tables in place, which only this test uses."""
+    name = f"evenflow_client_{os.getpid()}_{secrets.token_hex(4)}"
+    with psycopg.connect(postgres_server.url("postgres"), autocommit=True) as connection:
+        connection.execute(f'create database "{name}" template "{client_template}"'.encode())
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: DatabaseHost) -> Iterator[str]:
+    """Address of a PostgreSQL database without any table."""
+    name = postgres_server.create_database()
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def make_app() -> Iterator[MakeApp]:
+    """Makes apps and closes them after the test."""
+    made: list[Evenflow] = []
+
+    def make(url: str | None = None, **options: Any) -> Evenflow:
+        made.append(Evenflow(url, **options))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.close()
+
+
+@pytest.fixture
+def app(engine_url: str, make_app: MakeApp) -> Evenflow:
+    """An app; the test runs once on each engine."""
+    return make_app(engine_url)
+
+
+@pytest.fixture
+def sqlite_app(sqlite_url: str, make_app: MakeApp) -> Evenflow:
+    return make_app(sqlite_url)
+
+
+@pytest.fixture
+def postgres_app(postgres_url: str, make_app: MakeApp) -> Evenflow:
+    return make_app(postgres_url)
