@@ -13,9 +13,10 @@ from bench.sizes import Sizes
 from bench.snapshot import snapshot
 from bench.stores import Stores
 from bench.timing import spin_ms
+from bench.upkeep import upkeep_looks
 
 BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
-    "bulk": bulk, "single": single, "claim": claim, "snapshot": snapshot, "drain": drain, "pickup": pickup,
+    "bulk": bulk, "single": single, "claim": claim, "upkeep": upkeep_looks, "snapshot": snapshot, "drain": drain, "pickup": pickup,
 }  # fmt: skip
 DISTURBED = 1.25
 

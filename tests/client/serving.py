@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from evenflow import Evenflow
-from tests.processes import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STOP_WITHIN_S = 20
@@ -52,8 +51,3 @@ def worker_process(url: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
         finally:
             process.terminate()
             process.wait(STOP_WITHIN_S)
-
-
-def wait_for(condition: Any, what: str, timeout_s: float = 10) -> None:
-    """`wait_until` with a deadline that fits these tests."""
-    wait_until(condition, what, timeout_s)

@@ -4,7 +4,6 @@ Says `serving` on standard output when its first job has run, so that whoever st
 """
 
 import sys
-import threading
 
 from evenflow import Evenflow, Resilience
 
@@ -33,5 +32,4 @@ def main(url: str, given: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    threading.current_thread().name = "worker"
     main(sys.argv[1], sys.argv[2:])

@@ -79,6 +79,11 @@ def workers(engine: Engine) -> list[Worker]:
     return [Worker(*row) for row in engine.run("list_workers", {})]
 
 
+def in_flight(engine: Engine, worker: int) -> set[tuple[int, int]]:
+    """(id, epoch) of everything that the store has in flight at this worker, known to it or not."""
+    return {(job, epoch) for job, epoch in engine.run("list_in_flight", {"worker": worker})}
+
+
 def bury(engine: Engine, dead: dict[int, int | None]) -> list[int]:
     """Take dead workers from the books: id -> the beat at which they stood still, or None with proof of death.
 

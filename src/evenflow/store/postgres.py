@@ -5,9 +5,11 @@ statements are left alone where a pooler is found.
 """
 
 import contextlib
+import math
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -77,7 +79,7 @@ class PostgresEngine:
             raise StoreUnavailable(f"PostgreSQL: no connection was free within {deadline_s:g} s")
         try:
             with translated():
-                connection = self._idle_connection() or self._connect()
+                connection = self._idle_connection() or self._connect(deadline_s)
                 try:
                     with self._watch.deadline(deadline_s, lambda: _cut(connection)):
                         yield connection
@@ -97,13 +99,15 @@ class PostgresEngine:
 
     def _run_once(self, unit: Unit, parameters: Parameters, deadline_s: float) -> list[Row]:
         stale = bool(self._idle)
+        ends_at = time.monotonic() + deadline_s
         try:
             return self._run_on_session(unit, parameters, deadline_s)
         except StoreUnavailable:
             # An idle connection may have died with its server long before this call. A read is simply asked again.
-            if not stale or unit.mode != "read":
+            left = ends_at - time.monotonic()
+            if not stale or unit.mode != "read" or left <= 0:
                 raise
-            return self._run_on_session(unit, parameters, deadline_s)
+            return self._run_on_session(unit, parameters, left)
 
     def _run_on_session(self, unit: Unit, parameters: Parameters, deadline_s: float) -> list[Row]:
         if len(unit.statements) > 1:
@@ -121,8 +125,9 @@ class PostgresEngine:
         except IndexError:  # none, or another thread took the last one
             return None
 
-    def _connect(self) -> "psycopg.Connection[Row]":
-        options: dict[str, Any] = {"autocommit": True, "connect_timeout": CONNECT_TIMEOUT_S, **_KEEPALIVE}
+    def _connect(self, deadline_s: float = CONNECT_TIMEOUT_S) -> "psycopg.Connection[Row]":
+        timeout_s = math.ceil(min(deadline_s, CONNECT_TIMEOUT_S))
+        options: dict[str, Any] = {"autocommit": True, "connect_timeout": timeout_s, **_KEEPALIVE}
         options |= {"application_name": "evenflow", "target_session_attrs": "read-write"}
         if self._has_pooler:
             return psycopg.connect(self._conninfo, prepare_threshold=None, **options)

@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-import stat
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -203,7 +202,12 @@ def _flock(descriptor: int) -> None:
 
 def _open_lock_file(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-    return os.open(f"{path}.lock", flags, 0o600)
+    try:
+        return os.open(f"{path}.lock", flags, 0o600)
+    except OSError as error:
+        raise StoreRefused(
+            f"SQLite: cannot open the lock file '{path}.lock': {error.strerror}; it must be a plain file of ours"
+        ) from error
 
 
 def _require_writable(path: Path) -> None:
@@ -212,18 +216,15 @@ def _require_writable(path: Path) -> None:
         raise StoreRefused(
             f"SQLite: the folder {str(folder)!r} does not exist; create it, or correct the path"
         )
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        if not os.access(folder, os.W_OK):
-            raise StoreRefused(
-                f"SQLite: the folder {str(folder)!r} is read-only; choose a place that can be written"
-            ) from None
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        return
-    if stat.S_ISDIR(mode):
+    if path.is_dir():
         raise StoreRefused(f"SQLite: {str(path)!r} is a folder; give the path of a file")
-    if not os.access(path, os.W_OK):
+    if not os.access(folder, os.W_OK):  # also where the file exists: log and lock lie beside it
+        raise StoreRefused(
+            f"SQLite: the folder {str(folder)!r} is read-only; choose a place that can be written"
+        )
+    if not os.path.lexists(path):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    elif not os.access(path, os.W_OK):
         raise StoreRefused(
             f"SQLite: the file {str(path)!r} is read-only; change its permissions, or choose another file"
         )

@@ -19,10 +19,8 @@ from evenflow.signing import KeyRing
 from evenflow.worker.outcome import CancelledByWish, Expired, TimedOut, raised, succeeded
 from evenflow.worker.registry import Entry
 
-current_context: contextvars.ContextVar[Context | None] = contextvars.ContextVar(
-    "evenflow_context", default=None
-)
-"""The context of the run that this code belongs to, for log filters and code far below a body."""
+current_run: contextvars.ContextVar["Run | None"] = contextvars.ContextVar("evenflow_run", default=None)
+"""The run that this code belongs to, for log filters and code far below a body."""
 
 Report = Callable[[int, int, dict[str, Any]], None]
 
@@ -30,7 +28,9 @@ Report = Callable[[int, int, dict[str, Any]], None]
 class Run:
     """One job in one slot."""
 
-    __slots__ = ("cancel_why", "context", "entry", "is_over", "is_returned", "job", "started", "task")
+    __slots__ = (
+        "_undecided", "cancel_why", "context", "entry", "is_over", "is_returned", "job", "started", "task",
+    )  # fmt: skip
 
     def __init__(self, job: Claimed, entry: Entry | None) -> None:
         self.job = job
@@ -41,6 +41,16 @@ class Run:
         self.cancel_why: str | None = None
         self.is_over = False  # its end is decided: what the body does from now on is not heard
         self.is_returned = False  # the body has let go of its thread
+        self._undecided = [True]
+
+    def settle(self) -> bool:
+        """True for the first to decide how this run ends, whichever thread that is: body, timeout or give-back."""
+        try:
+            self._undecided.pop()
+        except IndexError:
+            return False
+        self.is_over = True
+        return True
 
     def now(self) -> int:
         """The store's clock, as far as this run can tell: its claim's time and what has passed since."""
@@ -59,6 +69,7 @@ class Caller:
     async def run_coroutine(self, run: Run, entry: Entry) -> End:
         """The end of a coroutine body. A timeout or a wish to cancel reaches it as a cancellation."""
         timer: asyncio.Timeout | None = None
+        current_run.set(run)  # a coroutine has variables of its own: nothing to take back
         try:
             args, kwargs = self._prepare(run, entry)
             if entry.timeout_s is None and run.context is None:
@@ -75,17 +86,27 @@ class Caller:
                 error = timed_out(entry)
             elif isinstance(error, asyncio.CancelledError) and run.cancel_why is not None:
                 error = CancelledByWish(run.cancel_why)
-            return raised(run.job, error, entry.rules, run.now(), random.random())
+            return self._ended(run, entry, error)
 
     def run_function(self, run: Run, entry: Entry) -> End:
         """The end of a plain body, run on this thread."""
+        token = current_run.set(run)
         try:
             args, kwargs = self._prepare(run, entry)
             with self._surrounded(run) if run.context is not None else nullcontext():
                 value = entry.function(*args, **kwargs)
             return succeeded(run.job, value, entry.rules, run.now(), random.random())
         except BaseException as error:
-            return raised(run.job, error, entry.rules, run.now(), random.random())
+            return self._ended(run, entry, error)
+        finally:
+            current_run.reset(token)
+
+    def _ended(self, run: Run, entry: Entry, error: BaseException) -> End:
+        """The end of a body that raised. One that somebody wanted to stop is not tried again."""
+        end = raised(run.job, error, entry.rules, run.now(), random.random())
+        if run.cancel_why is not None and end.state in ("ready", "scheduled"):
+            return raised(run.job, CancelledByWish(run.cancel_why), entry.rules, run.now(), random.random())
+        return end
 
     def _prepare(self, run: Run, entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a run. Raises what keeps the body from running."""
@@ -102,6 +123,7 @@ class Caller:
         args, kwargs = decode_call(job.payload, entry.signature)
         if entry.signature.context is not None or self._hooks.surrounds:
             run.context = self._context(run, entry)
+            _pass_on_wish(run, run.context)
             return entry.signature.inject(args, kwargs, run.context)
         return args, kwargs
 
@@ -117,8 +139,13 @@ class Caller:
     def _surrounded(self, run: Run) -> AbstractContextManager[None]:
         if run.context is None:
             return nullcontext()
-        current_context.set(run.context)
         return self._hooks.around(run.context)
+
+
+def _pass_on_wish(run: Run, context: Context) -> None:
+    """A wish to cancel that came after we looked for one, when there was no context to tell it to."""
+    if run.cancel_why is not None:
+        context.cancel(run.cancel_why)
 
 
 def timed_out(entry: Entry) -> TimedOut:

@@ -1,9 +1,15 @@
-"""An isolated process: `python -m evenflow.worker.isolated FD`. Runs one job at a time and sends its End back."""
+"""An isolated process: `python -m evenflow.worker.isolated FD`. Runs one job at a time and sends its End back.
+
+Bodies run on the main thread; another one listens to the worker, whose end is the end of this process and of all it started.
+"""
 
 import asyncio
 import os
+import queue
+import signal
 import socket
 import sys
+import threading
 from typing import Any
 
 from evenflow.client.app import Client
@@ -19,19 +25,30 @@ from evenflow.worker.registry import Registry
 
 
 def main(descriptor: int) -> None:
-    """Load the app that the first message names, then run jobs until the worker closes the pipe."""
+    """Load the app that the first message names, then run jobs until the worker is gone."""
     channel = Channel(socket.socket(fileno=descriptor), lambda: ProcessExitError("the worker is gone"))
+    messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, messages), name="evenflow-lifeline", daemon=True).start()
+    first = messages.get()
+    assert first.locator is not None
+    configure_logging("")
+    apps: list[Client] = load_apps(first.locator, Client, paths=first.path or [])
+    for app in apps:
+        app.hooks.worker_start()
+    while True:
+        job = messages.get().job
+        assert job is not None
+        channel.send(Message(end=_run(job, apps, channel)))
+
+
+def _listen(channel: Channel, messages: "queue.SimpleQueue[Message]") -> None:
     try:
-        first = channel.receive(None)
-        assert first is not None and first.locator is not None
-        configure_logging("")
-        apps: list[Client] = load_apps(first.locator, Client, paths=first.path or [])
         while True:
             message = channel.receive(None)
-            assert message is not None and message.job is not None
-            channel.send(Message(end=_run(message.job, apps, channel)))
+            assert message is not None
+            messages.put(message)
     except ProcessExitError:
-        return
+        os.killpg(os.getpid(), signal.SIGKILL)  # a session of its own: nobody else is in this group
 
 
 def _run(job: Claimed, apps: list[Client], channel: Channel) -> End:
@@ -40,19 +57,15 @@ def _run(job: Claimed, apps: list[Client], channel: Channel) -> End:
     entry = registry.entry(job)
     run = Run(job, entry)
     if entry is None:
-        return raised(
-            job,
-            UnknownTask(f"no task {job.task!r} in the isolated process"),
-            registry.unknown,
-            run.now(),
-            0.5,
-        )
+        unknown = UnknownTask(f"no task {job.task!r} in the isolated process")
+        return raised(job, unknown, registry.unknown, run.now(), 0.5)
 
     def report(_job: int, _epoch: int, said: dict[str, Any]) -> None:
         channel.send(Message(progress=said))
 
     keys = KeyRing.build(app.settings.signing_keys) if app.settings.signing_keys else None
     caller = Caller(keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report)
+    channel.send(Message(has_begun=True))
     if entry.is_async:
         return asyncio.run(caller.run_coroutine(run, entry))
     return caller.run_function(run, entry)
@@ -60,4 +73,3 @@ def _run(job: Claimed, apps: list[Client], channel: Channel) -> End:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]))
-    os._exit(0)

@@ -95,7 +95,7 @@ class LocalWorker:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int) -> None:
-        hurries = self.pump.is_stopping or number == signal.SIGQUIT
+        hurries = self.pump.is_hurrying or number == signal.SIGQUIT
         log.info(
             "%s: stopping %s",
             signal.Signals(number).name,

@@ -4,7 +4,8 @@ import logging
 import os
 import sys
 
-from evenflow.worker.calling import current_context
+from evenflow.ids import id_text
+from evenflow.worker.calling import current_run
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _PLAIN = "%(asctime)s %(levelname)-7s %(process)d %(name)s: %(message)s%(job)s"
@@ -15,9 +16,9 @@ class JobFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         job = getattr(record, "job_id", None)
-        if job is None and (context := current_context.get()) is not None:
-            job = record.job_id = context.job_id
-            record.task = context.task
+        if job is None and (run := current_run.get()) is not None:
+            job = record.job_id = id_text(run.job.id)
+            record.task = run.job.task
         record.job = f" [job {job}]" if job else ""
         return True
 

@@ -17,6 +17,8 @@ from evenflow.store.retention import kept_us
 
 LONGEST_MESSAGE = 4_000
 LONGEST_TRACEBACK = 16_000
+LONGEST_CODE = 200
+LONGEST_DATA = 16_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -54,6 +56,9 @@ def succeeded(job: Claimed, value: Any, rules: Rules, now: int, random: float) -
         result = "null" if value is None else encode_result(value, rules.max_result_bytes)
     except ResultError as error:
         return raised(job, error, rules, now, random)
+    except Exception as error:
+        # Whatever a value does when it is looked at: the work is done and must not be run again.
+        return raised(job, ResultError(f"the result cannot be stored: {_said(error)}"), rules, now, random)
     return End(job.id, job.epoch, "succeeded", rules.keep_us, result=result)
 
 
@@ -65,13 +70,13 @@ def raised(job: Claimed, error: BaseException, rules: Rules, now: int, random: f
         case Cancel():
             return _final(job, "cancelled", JobError(Code.TASK_CANCELLED, _text(error.reason)), rules, now)
         case CancelledByWish():
-            return _final(job, "cancelled", JobError(Code.TASK_CANCELLED, _text(str(error))), rules, now)
+            return _final(job, "cancelled", JobError(Code.TASK_CANCELLED, _said(error)), rules, now)
         case Expired():
             return _final(
                 job, "expired", JobError(Code.TASK_EXPIRED, "good_until passed before the start"), rules, now
             )
         case SignatureInvalid():
-            return _final(job, "quarantined", JobError(Code.SIGNATURE_INVALID, _text(str(error))), rules, now)
+            return _final(job, "quarantined", JobError(Code.SIGNATURE_INVALID, _said(error)), rules, now)
     described = describe(error)
     delay = _delay(job, error, described.code, rules.retry, random)
     if delay is None:
@@ -81,7 +86,7 @@ def raised(job: Claimed, error: BaseException, rules: Rules, now: int, random: f
 
 def crashed(job: Claimed, error: ProcessExitError, fails: bool, rules: Rules, now: int) -> End:
     """The end of an isolated body whose process died: counted apart from attempts, as rescue does."""
-    described = JobError(Code.WORKER_CRASHED, _text(str(error)), type(error).__qualname__)
+    described = JobError(Code.WORKER_CRASHED, _said(error), type(error).__qualname__)
     if fails or job.crashes + 1 >= MAX_CRASHES:
         state = "failed" if fails else "quarantined"
         keep = kept_us(rules.retention, state)
@@ -98,13 +103,14 @@ def describe(error: BaseException) -> JobError:
     """An exception as it is stored: texts only, cut to size, without local variables."""
     match error:
         case Fail():
-            return JobError(error.code, _text(error.message or error.code), "Fail", None, _plain(error.data))
+            code = _text(error.code, LONGEST_CODE)
+            return JobError(code, _text(str(error.message or code)), "Fail", None, _plain(error.data))
         case TimedOut():
-            return JobError(Code.TASK_TIMEOUT, _text(str(error)))
+            return JobError(Code.TASK_TIMEOUT, _said(error))
         case UnknownTask():
-            return JobError(Code.WORKER_RESOLUTION_ERROR, _text(str(error)))
+            return JobError(Code.WORKER_RESOLUTION_ERROR, _said(error))
         case DecodeError() | ResultError():
-            return JobError(Code.WORKER_SERIALIZATION_ERROR, _text(str(error)), type(error).__qualname__)
+            return JobError(Code.WORKER_SERIALIZATION_ERROR, _said(error), type(error).__qualname__)
         case RetryLater():
             return JobError(Code.UNHANDLED_ERROR, "asked to be tried again later", "RetryLater")
         case asyncio.CancelledError():
@@ -114,7 +120,7 @@ def describe(error: BaseException) -> JobError:
                 "CancelledError",
                 _trace(error),
             )
-    message = _text(str(error) or type(error).__qualname__)
+    message = _said(error) or _class_name(error)
     return JobError(Code.UNHANDLED_ERROR, message, _class_name(error), _trace(error))
 
 
@@ -143,13 +149,22 @@ def _stored(job: Claimed, error: JobError, now: int) -> str:
 
 def _class_name(error: BaseException) -> str:
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return _text(name, LONGEST_CODE)
 
 
 def _trace(error: BaseException) -> str:
     shown = error.__traceback__.tb_next if error.__traceback__ else None  # without the worker's own frame
     text = _text("".join(traceback.format_exception(type(error), error, shown)), limit=None)
     return text if len(text) <= LONGEST_TRACEBACK else "…" + text[-LONGEST_TRACEBACK:]
+
+
+def _said(error: BaseException) -> str:
+    """The exception's own text. A class whose text cannot be had must not keep its job from ending."""
+    try:
+        return _text(str(error))
+    except Exception as second:
+        return f"(the text of this error cannot be read: {type(second).__name__})"
 
 
 def _text(text: str, limit: int | None = LONGEST_MESSAGE) -> str:
@@ -161,6 +176,7 @@ def _text(text: str, limit: int | None = LONGEST_MESSAGE) -> str:
 def _plain(data: Any) -> Any:
     """Data of a Fail as JSON can carry it; what it cannot is shown as text."""
     try:
-        return msgspec.json.decode(_encode(msgspec.to_builtins(data, enc_hook=repr)))
+        encoded = _encode(msgspec.to_builtins(data, enc_hook=repr))
+        return msgspec.json.decode(encoded) if len(encoded) <= LONGEST_DATA else _text(encoded.decode())
     except Exception:
-        return _text(repr(data))
+        return _text(object.__repr__(data))

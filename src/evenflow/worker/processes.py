@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import struct
@@ -10,15 +9,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import msgspec
 
 from evenflow.errors import ProcessExitError
 from evenflow.job import Claimed, End
+from evenflow.store.signals import readable
 from evenflow.worker.calling import Report, Run, timed_out
 from evenflow.worker.outcome import CancelledByWish
 from evenflow.worker.registry import Entry
 
+START_WITHIN_S = 60.0
 _LOOK_S = 0.2
 _LENGTH = struct.Struct("!I")
 
@@ -27,6 +29,7 @@ class Message(msgspec.Struct, frozen=True):
     """What travels between a worker and an isolated process."""
 
     job: Claimed | None = None
+    has_begun: bool = False
     end: End | None = None
     progress: dict[str, object] | None = None
     locator: str | None = None
@@ -41,43 +44,64 @@ class Processes:
         self._report = report
         self._lock = threading.Lock()
         self._idle: list[Process] = []
+        self._busy: set[Process] = set()
 
     def run(self, run: Run, entry: Entry) -> End:
         """Run a job in a process of its own. Raises TimedOut, CancelledByWish or ProcessExitError."""
+        process = self._idle_process() or Process(self._locator or entry.function.__module__)
         with self._lock:
-            process = self._idle.pop() if self._idle else None
-        process = process or Process(self._locator or entry.function.__module__)
+            self._busy.add(process)
         try:
             end = self._await_end(process, run, entry)
         except BaseException:
             process.kill()
             raise
+        finally:
+            with self._lock:
+                self._busy.discard(process)
         with self._lock:
             self._idle.append(process)
         return end
 
     def close(self) -> None:
+        """End them all, also those whose job was given back a moment ago."""
         with self._lock:
-            for process in self._idle:
-                process.kill()
+            processes = [*self._idle, *self._busy]
             self._idle.clear()
+        for process in processes:
+            process.kill()
+
+    def _idle_process(self) -> "Process | None":
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                process = self._idle.pop()
+            if process.is_alive():
+                return process
+            process.kill()  # it died between two jobs, so no job is to blame
 
     def _await_end(self, process: "Process", run: Run, entry: Entry) -> End:
-        ends_at = None if entry.timeout_s is None else time.monotonic() + entry.timeout_s
+        # The timeout is the body's: an interpreter that starts and imports the app first has a limit of its own.
+        ends_at: float | None = time.monotonic() + START_WITHIN_S
+        has_begun = False
         process.channel.send(Message(job=run.job))
         while True:
             left = _LOOK_S if ends_at is None else min(_LOOK_S, ends_at - time.monotonic())
             message = process.channel.receive(max(0.0, left))
             if message is not None and message.end is not None:
                 return message.end
+            if message is not None and message.has_begun:
+                has_begun = True
+                ends_at = None if entry.timeout_s is None else time.monotonic() + entry.timeout_s
             if message is not None and message.progress is not None:
                 self._report(run.job.id, run.job.epoch, dict(message.progress))
             if run.cancel_why is not None:
                 raise CancelledByWish(run.cancel_why)
-            if ends_at is not None and time.monotonic() >= ends_at:
-                raise timed_out(entry)
             if run.is_over:
                 raise CancelledByWish("the job was given back")
+            if ends_at is not None and time.monotonic() >= ends_at:
+                raise timed_out(entry) if has_begun else process.slow_start()
 
 
 class Process:
@@ -92,6 +116,9 @@ class Process:
         theirs.close()
         self.channel = Channel(ours, self.describe_death)
         self.channel.send(Message(locator=locator, path=[path for path in sys.path if path]))
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
     def kill(self) -> None:
         """End it with everything it has started."""
@@ -109,26 +136,33 @@ class Process:
             code = self._process.returncode
         return exit_error(f"isolated process {self._process.pid}", code)
 
+    def slow_start(self) -> ProcessExitError:
+        return ProcessExitError(
+            f"isolated process {self._process.pid} did not begin within {START_WITHIN_S:g} s: it was still loading the app"
+        )
+
 
 class Channel:
-    """Messages over a socket: length, then JSON."""
+    """Messages over a socket: length, then JSON. Any thread may send; one receives."""
 
-    def __init__(self, connection: socket.socket, describe_death) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, connection: socket.socket, describe_death: Callable[[], ProcessExitError]) -> None:
         self._socket = connection
         self._describe_death = describe_death
+        self._sending = threading.Lock()
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(Message).decode
 
     def send(self, message: Message) -> None:
         text = self._encode(message)
         try:
-            self._socket.sendall(_LENGTH.pack(len(text)) + text)
+            with self._sending:
+                self._socket.sendall(_LENGTH.pack(len(text)) + text)
         except OSError as error:
             raise self._describe_death() from error
 
     def receive(self, timeout_s: float | None) -> Message | None:
         """The next message, or None when none came in time."""
-        if not select.select([self._socket], [], [], timeout_s)[0]:
+        if timeout_s is not None and not readable([self._socket.fileno()], timeout_s):
             return None
         return self._decode(self._exactly(_LENGTH.unpack(self._exactly(_LENGTH.size))[0]))
 
@@ -138,7 +172,10 @@ class Channel:
     def _exactly(self, count: int) -> bytes:
         parts = b""
         while len(parts) < count:
-            part = self._socket.recv(count - len(parts))
+            try:
+                part = self._socket.recv(count - len(parts))
+            except OSError as error:
+                raise self._describe_death() from error
             if not part:
                 raise self._describe_death()
             parts += part

@@ -19,13 +19,14 @@ from evenflow.clock import lease_s
 from evenflow.errors import StoreUnavailable
 from evenflow.ids import id_text
 from evenflow.job import Claimed, End
-from evenflow.rules.retry import database_delay
 from evenflow.settings import Settings
 from evenflow.store import control, leases, reads
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
+from evenflow.worker.outage import Outage, WorkerGaveUp
 from evenflow.worker.outcome import released
+from evenflow.worker.patience import Impatient
 from evenflow.worker.serving import Bounds, QueueList, Serving
 from evenflow.worker.slots import Slots
 
@@ -38,6 +39,10 @@ PROGRESS_EVERY_S = 1.0
 LEASE_MARGIN = 0.8
 STUCK_GRACE_S = 2.0
 UNTIL_EMPTY_S = 0.005
+STOPPING_TRY_S = 0.2
+# A call that we gave up on may still be carried out by the server: for so long we look for claims we do not know of.
+DOUBT_S = 120.0
+DOUBT_EVERY_S = 5.0
 _encode = msgspec.json.Encoder().encode
 
 
@@ -45,12 +50,9 @@ class Stop(enum.IntEnum):
     """How much of a hurry a stop is in."""
 
     NO = 0
-    GRACEFUL = 1
-    AT_ONCE = 2
-
-
-class WorkerGaveUp(Exception):
-    """The database was away for longer than this worker was told to wait."""
+    DRAIN = 1  # running jobs get all the time they need
+    GRACEFUL = 2  # they get the shutdown timeout
+    AT_ONCE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Pump:
         worker: int, announce: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._engine = engine
+        self._store = Impatient(engine, settings)
         self._slots = slots
         self._settings = settings
         self._options = options
@@ -90,11 +93,15 @@ class Pump:
         self._stop_at = 0.0
         self._unwritten: list[End] = []
         self._held: collections.deque[Claimed] = collections.deque()
+        self._refused: list[Claimed] = []
         self._capped: set[str] = set()
         self._ran = 0
         self.needs_replacing = False
         self._hungry = True
-        self._failures = 0
+        self._did_work = False
+        self._outage = Outage(settings.resilience)
+        self._doubt_until = self._doubt_at = 0.0
+        self.progressed_at = time.monotonic()
         self._poll_at = self._beat_at = self._names_at = self._moved_v_at = self._progress_at = 0.0
         self._claim_lease_us = (settings.claim_lease_ms or settings.lease_ms) * 1000
         self._lease_ends_at = lease_s() + settings.lease_ms / 1000
@@ -109,36 +116,46 @@ class Pump:
     def stop(self, how: Stop = Stop.GRACEFUL) -> None:
         """Stop claiming now; running jobs get their time, or none. Safe from any thread and from signal handlers."""
         if how > self._stop:
-            if self._stop is Stop.NO:
+            if self._stop < Stop.GRACEFUL:
                 self._stop_at = time.monotonic()
             self._stop = how
             self.wake()
 
     @property
-    def is_stopping(self) -> bool:
-        return self._stop is not Stop.NO
+    def is_hurrying(self) -> bool:
+        """Whether running jobs have a limited time to end."""
+        return self._stop >= Stop.GRACEFUL
 
     def run(self) -> None:
         """Until stopped: rounds and rests. Leaves nothing claimed behind."""
         try:
             with watch_signals(self._engine, "wake", most=self._options.coalesce_notifies) as signals:
                 self._signals = signals
-                while not self._is_finished():
-                    try:
-                        self._round()
-                        self._failures = 0
-                    except StoreUnavailable as error:
-                        self._bear(error, signals)
-                        continue
-                    self._rest(signals)
+                while self._goes_on(signals):
+                    self.progressed_at = time.monotonic()
         finally:
             self._signals = None
             self.is_done.set()
 
+    def _goes_on(self, signals: Signals) -> bool:
+        """One round and its rest; False when the work of this pump is done."""
+        try:
+            if self._is_finished():
+                return False
+            self._did_work = False
+            self._round()
+            self._outage.succeeded(time.monotonic(), did_work=self._did_work)
+            self._rest(signals)
+        except StoreUnavailable as error:
+            self._bear(error, signals)
+        return True
+
     def _round(self) -> None:
         now = time.monotonic()
-        if now >= self._beat_at:
+        if now >= self._beat_at or self._refused:
             self._beat(now)
+        if self._doubt_at <= now < self._doubt_until:
+            self._return_unknown_claims(now)
         if now >= self._names_at:
             self._learn_names(now)
         if self._stop is not Stop.NO:
@@ -154,15 +171,16 @@ class Pump:
             self._start_held()
 
     def _exchange(self, claim: Claim, now: float) -> None:
-        answer = advance(self._engine, self.worker, self._unwritten, claim)
+        answer = advance(self._store, self.worker, self._unwritten, claim)
+        self._did_work = bool(self._unwritten or answer.claimed)
+        if any(end.state in ("ready", "scheduled") for end in self._unwritten):
+            self._waker.wake_dispatchers()  # somebody else may run them, or has to make them ready in time
         if self._capped and len(self._unwritten) > len(answer.claimed):
             self._waker.wake(*self._capped)  # we leave room under a cap that others may be waiting for
         self._unwritten = []
         if claim is not NOTHING:
-            self._hungry = len(answer.claimed) >= claim.top
-            self._poll_at = now + self._settings.resilience.notify_poll_interval_ms / 1000 * random.uniform(
-                0.9, 1.1
-            )
+            self._hungry = _may_leave_more(claim, answer.claimed)
+            self._postpone_poll(now)
             self._bounds.note(answer.claimed, answer.moved)
             if claim.moves_v and answer.claimed:
                 self._moved_v_at = now
@@ -183,35 +201,69 @@ class Pump:
             self._unwritten += [released(job) for job in self._held]
             self._held.clear()
         elif free > 0:
-            jobs = [self._held.popleft() for _ in range(min(free, len(self._held)))]
-            started = start(self._engine, self.worker, jobs, under_caps=bool(self._capped))
+            jobs = [self._held[place] for place in range(min(free, len(self._held)))]
+            started = start(self._store, self.worker, jobs, under_caps=bool(self._capped))
+            for _ in jobs:
+                self._held.popleft()
             self._start([job for job in jobs if job.id in started])
-            self._unwritten += [released(job) for job in jobs if job.id not in started]
+            self._refused += [job for job in jobs if job.id not in started]
 
-    def _claim(self, now: float) -> Claim:
+    def _settle_refused(self, cancelled: dict[tuple[int, int], str]) -> None:
+        """Prefetched jobs that may not start: cancelled meanwhile, or to be offered again when they may."""
+        for job in self._refused:
+            why = cancelled.get((job.id, job.epoch))
+            self._unwritten.append(released(job) if why is None else self._slots.withdrawn(job, why))
+        self._refused = []
+
+    def _free(self) -> int:
+        """How many jobs this worker may still take."""
         if self._stop is not Stop.NO:
-            return NOTHING
-        prefetch = self._options.prefetch
-        held = len(self._held)
-        free = self._options.concurrency + prefetch - len(self._slots.running) - held
+            return 0
+        held = len(self._held) + len(self._refused)
+        free = self._options.concurrency + self._options.prefetch - len(self._slots.running) - held
         if self._options.max_claim:
             free = min(free, self._options.max_claim - held)
+        if self._options.max_jobs:
+            free = min(free, self._options.max_jobs - self._ran - held)
+        return free
+
+    def _claim(self, now: float) -> Claim:
+        free = self._free()
         if free <= 0 or not (self._hungry or self._unwritten or now >= self._poll_at):
+            return NOTHING
+        if (
+            lease_s() >= self._lease_ends_at
+        ):  # frozen or cut off for a while: first see whether we still count as alive
+            self._beat_at = 0.0
             return NOTHING
         wants = self._serving.wants(min(free, self._options.max_claim_batch or free))
         if not wants:
             self._hungry = False
+            self._postpone_poll(now)
             return NOTHING
-        lease_us = self._claim_lease_us if prefetch else None
+        lease_us = self._claim_lease_us if self._options.prefetch else None
         moves_v = now - self._moved_v_at >= V_EVERY_S
         return Claim(wants, free, self._bounds.current(), lease_us, moves_v, bool(self._capped))
+
+    def _postpone_poll(self, now: float) -> None:
+        every_s = self._settings.resilience.notify_poll_interval_ms / 1000
+        self._poll_at = now + every_s * random.uniform(0.9, 1.1)
 
     def _tell(self, answer: Advanced) -> None:
         if answer.awaited:
             self._waker.announce_ends()
             self._announce()
         for job, epoch in answer.lost:
-            log.warning("job %s: the lease of epoch %d was lost; its result is dropped", id_text(job), epoch)
+            if time.monotonic() < self._doubt_until:
+                log.info(
+                    "job %s: the end of epoch %d was written before, or its lease is lost",
+                    id_text(job),
+                    epoch,
+                )
+            else:
+                log.warning(
+                    "job %s: the lease of epoch %d was lost; its result is dropped", id_text(job), epoch
+                )
 
     def _take_ends(self) -> None:
         ended = self._slots.ended
@@ -240,11 +292,13 @@ class Pump:
 
     def _time_to_rest(self) -> float:
         now = time.monotonic()
-        at = [self._poll_at, self._beat_at]
+        at = [self._beat_at]
+        if self._free() > 0:
+            at.append(self._poll_at)
         if self._slots.stuck and self._options.is_supervised:
             at.append(now + STUCK_GRACE_S / 4)
         if self._stop is not Stop.NO:
-            at.append(min(now + 0.05, self._stop_at + self._options.shutdown_timeout_s))
+            at.append(now + 0.05)
         if self._slots.reports:
             at.append(self._progress_at)
         if self._options.until_empty and not self._slots.running:
@@ -259,8 +313,10 @@ class Pump:
             return
         if ARRIVAL in payloads:
             self._hungry = True
-            if control.next_due(self._engine) == 0:
-                control.admit(self._engine)
+            if self._queues.patterns:
+                self._names_at = 0.0
+            if control.next_due(self._store) == 0:
+                control.admit(self._store)
         elif self._queues.patterns:
             self._hungry, self._names_at = True, 0.0
         elif payloads & {queue_mark(name) for name in self._serving.names}:
@@ -268,10 +324,9 @@ class Pump:
 
     def _beat(self, now: float) -> None:
         sent = lease_s()
-        about = _encode(
-            {"running": len(self._slots.running), "concurrency": self._options.concurrency}
-        ).decode()
-        answer = leases.beat(self._engine, self.worker, claim_lease_us=self._claim_lease_us, about=about)
+        answer = leases.beat(
+            self._store, self.worker, claim_lease_us=self._claim_lease_us, about=self._about(now)
+        )
         self._beat_at = now + self._settings.heartbeat_ms / 1000
         if not answer.is_alive:
             self._lose_lease("another process has declared this worker dead")
@@ -279,9 +334,34 @@ class Pump:
         self._lease_ends_at = sent + self._settings.lease_ms / 1000
         for (job, epoch), why in answer.cancelled.items():
             self._slots.cancel(job, epoch, why)
+        self._settle_refused(answer.cancelled)
+
+    def _about(self, now: float) -> str:
+        said = {
+            "running": len(self._slots.running),
+            "held": len(self._held),
+            "concurrency": self._options.concurrency,
+            "circuit": self._outage.circuit(now),
+        }
+        if self._outage.last_opening is not None:
+            said["last_opening"] = self._outage.last_opening
+        return _encode(said).decode()
+
+    def _return_unknown_claims(self, now: float) -> None:
+        """Claims whose answer was lost with its connection are ours without our knowing: they go back."""
+        self._doubt_at = now + DOUBT_EVERY_S
+        # In this order: a run that ends meanwhile is first among the ends, then no longer among the running.
+        known = {(run.job.id, run.job.epoch) for run in list(self._slots.running.values())}
+        self._take_ends()
+        known |= {(end.id, end.epoch) for end in self._unwritten}
+        known |= {(job.id, job.epoch) for job in (*self._held, *self._refused)}
+        unknown = leases.in_flight(self._store, self.worker) - known
+        if unknown:
+            log.warning("%d jobs were claimed by calls whose answer was lost: they go back", len(unknown))
+            self._unwritten += [End(job, epoch, "ready", refund=1) for job, epoch in sorted(unknown)]
 
     def _learn_names(self, now: float) -> None:
-        rows = reads.queues(self._engine)
+        rows = reads.queues(self._store)
         self._serving.learn(rows)
         served = set(self._serving.names)
         if self._settings.cluster_wide_cap is not None:
@@ -294,74 +374,81 @@ class Pump:
         reports, self._slots.reports = self._slots.reports, {}
         self._progress_at = now + PROGRESS_EVERY_S
         leases.save_progress(
-            self._engine,
+            self._store,
             self.worker,
             [(job, epoch, _encode(said).decode()) for (job, epoch), said in reports.items()],
         )
 
     def _return_when_due(self) -> None:
-        is_late = time.monotonic() - self._stop_at >= self._options.shutdown_timeout_s
-        if self._slots.running and (self._stop is Stop.AT_ONCE or is_late):
+        if self._slots.running and (self._stop is Stop.AT_ONCE or self._is_late()):
             returned = self._slots.give_back()
             log.warning("stopping: %d running jobs go back to the queue", len(returned))
             self._unwritten += returned
 
     def _replace_if_needed(self) -> None:
-        """A supervised process is replaced when it has run its number of jobs, or when a thread will not come back."""
-        if not self._options.is_supervised or self._stop is not Stop.NO:
+        """A supervised process is replaced when it has run its number of jobs, or when a body will not come back."""
+        if not self._options.is_supervised:
             return
-        if self._options.max_jobs and self._ran >= self._options.max_jobs:
-            self.needs_replacing = True
-            self.stop(Stop.GRACEFUL)
-        elif self._slots.stuck and self._slots.stuck_for() > STUCK_GRACE_S:
-            log.error("a function holds its thread long after its timeout: this process is replaced")
+        if self._slots.stuck and self._stop < Stop.GRACEFUL and self._slots.stuck_for() > STUCK_GRACE_S:
+            log.error("a body goes on long after its job was taken from it: this process is replaced")
             self.needs_replacing = True
             self.stop(Stop.AT_ONCE)
+            self._return_when_due()
+        elif self._options.max_jobs and self._ran >= self._options.max_jobs:
+            self.needs_replacing = True
+            self.stop(Stop.DRAIN)
 
     def _is_finished(self) -> bool:
         if self.has_lost_lease.is_set() and not self._slots.running:
             return True
-        is_idle = not (self._slots.running or self._slots.ended or self._unwritten or self._held)
+        is_idle = not (
+            self._slots.running or self._slots.ended or self._unwritten or self._held or self._refused
+        )
         if self._stop is not Stop.NO:
             return is_idle
         return self._options.until_empty and is_idle and not self._hungry and self._is_empty()
 
     def _is_empty(self) -> bool:
-        due = control.next_due(self._engine)
-        if due is not None and due <= reads.now_us(self._engine) and control.admit(self._engine):
+        due = control.next_due(self._store)
+        if due is not None and due <= reads.now_us(self._store) and control.admit(self._store):
             self._hungry = True
             return False
-        is_empty = not reads.has_open(self._engine, self._serving.names)
+        is_empty = not reads.has_open(self._store, self._serving.names)
         self._hungry = not is_empty
         return is_empty
 
     def _bear(self, error: StoreUnavailable, signals: Signals) -> None:
         """The database is away: keep what is unwritten, wait, try again; let go of the jobs when the lease runs out."""
-        resilience = self._settings.resilience
-        delay = database_delay(
-            resilience.db_retry_initial_ms, resilience.db_retry_max_ms, self._failures, random.random()
-        )
-        self._failures += 1
-        log.warning("the database is unavailable (%s); try %d in %.1f s", error, self._failures + 1, delay)
-        if resilience.db_retry_max_attempts and self._failures >= resilience.db_retry_max_attempts:
-            raise WorkerGaveUp(
-                f"the database was unavailable {self._failures} times in a row: {error}"
-            ) from error
-        if self._slots.running and lease_s() > self._lease_ends_at - self._settings.lease_ms / 1000 * (
-            1 - LEASE_MARGIN
-        ):
-            log.error(
-                "the lease ran out while the database was away: %d running jobs are given up",
-                len(self._slots.running),
-            )
-            self._unwritten += self._slots.give_back()
-        if self._stop is not Stop.NO and time.monotonic() - self._stop_at >= self._options.shutdown_timeout_s:
+        if self._stop is Stop.AT_ONCE or self._is_late():
             raise WorkerGaveUp(
                 "the database stayed away during the stop; rescue will return the jobs"
             ) from error
-        ends_at = time.monotonic() + delay
-        while (left := ends_at - time.monotonic()) > 0 and self._stop is Stop.NO:
-            signals.wait(min(left, 0.5))
+        failed_at = time.monotonic()
+        delay = self._outage.failed(error, failed_at, random.random())
+        self._doubt_until, self._doubt_at, self._beat_at = failed_at + DOUBT_S, 0.0, 0.0
+        while True:
+            self.progressed_at = now = time.monotonic()
+            self._give_up_without_lease()
+            if self._slots.running:  # their lease is at stake, so no back-off may be longer than a heartbeat
+                delay = min(delay, self._settings.heartbeat_ms / 1000)
+            if self._stop is not Stop.NO:
+                delay = min(delay, STOPPING_TRY_S)
+            if now >= failed_at + delay or self._stop >= Stop.AT_ONCE:
+                return
+            signals.wait(min(failed_at + delay - now, 0.5))
+
+    def _give_up_without_lease(self) -> None:
+        margin_s = self._settings.lease_ms / 1000 * (1 - LEASE_MARGIN)
+        if self._slots.running and lease_s() > self._lease_ends_at - margin_s:
+            returned = self._slots.give_back()
+            log.error(
+                "the lease ran out while the database was away: %d running jobs are given up", len(returned)
+            )
+            self._unwritten += returned
+
+    def _is_late(self) -> bool:
+        """Whether the time that running jobs get after a stop is over."""
+        return self.is_hurrying and time.monotonic() - self._stop_at >= self._options.shutdown_timeout_s
 
     def _lose_lease(self, why: str) -> None:
         if not self.has_lost_lease.is_set():
@@ -374,5 +461,13 @@ class Pump:
         self._slots.give_back()
         self._slots.ended.clear()
         self._held.clear()
-        self._unwritten = []
+        self._refused, self._unwritten = [], []
         self.stop(Stop.AT_ONCE)
+
+
+def _may_leave_more(claim: Claim, claimed: Sequence[Claimed]) -> bool:
+    """Whether a claim that got this much may have left jobs behind: it, or one of its queues, was full."""
+    if len(claimed) >= claim.top:
+        return True
+    taken = collections.Counter(job.queue for job in claimed)
+    return any(taken[want.queue] >= want.top for want in claim.wants)

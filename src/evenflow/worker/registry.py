@@ -66,6 +66,7 @@ class Registry:
             settings.retention,
             settings.max_payload_bytes,
         )
+        # For jobs that no attempt could run.
         self.final = Rules(NO_RETRY, self.unknown.keep_us, settings.retention, settings.max_payload_bytes)
 
     def entry(self, job: Claimed) -> Entry | None:

@@ -11,16 +11,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenflow.errors import ProcessExitError
+from evenflow.errors import DecodeError, ProcessExitError
 from evenflow.hooks import Hooks
 from evenflow.job import Claimed, End
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.worker.calling import Caller, Run, timed_out
-from evenflow.worker.outcome import UnknownTask, crashed, raised, released
+from evenflow.worker.outcome import CancelledByWish, UnknownTask, crashed, raised, released
 from evenflow.worker.processes import Processes
 from evenflow.worker.registry import Registry
 from evenflow.worker.threads import Threads
+
+# After its timeout a coroutine is cancelled; one that does not let go by then is ended without its consent.
+UNWILLING_S = 2.0
 
 
 class Slots:
@@ -50,18 +53,15 @@ class Slots:
         """Begin to run claimed jobs. Called by the pump; returns at once."""
         coroutines, functions = [], []
         for job in jobs:
-            run = Run(job, self._registry.entry(job))
-            self.running[job.id] = run
+            run = self._run(job)
             if run.entry is None:
-                self._over(
-                    run, raised(job, _unknown(job), self._registry.unknown, run.now(), random.random())
-                )
-            elif run.entry.place == "async":
+                continue
+            if run.entry.place == "async":
                 coroutines.append(run)
             else:
                 functions.append(run)
-                if run.entry.timeout_s is not None and run.entry.place == "thread":
-                    self._timed[job.id] = run
+            if run.entry.timeout_s is not None and run.entry.place != "process":
+                self._timed[job.id] = run
         if coroutines:
             self._loop.call_soon_threadsafe(self._start_coroutines, coroutines)
         if functions:
@@ -80,15 +80,19 @@ class Slots:
 
     def give_back(self) -> list[End]:
         """The ends with which everything that still runs is returned; what it finishes later is not heard."""
-        runs = [run for run in list(self.running.values()) if not run.is_over]
+        runs = [run for run in list(self.running.values()) if run.settle()]
         for run in runs:
-            run.is_over = True
             self.running.pop(run.job.id, None)
-            if run.context is not None:
-                run.context.cancel("the worker stops")
+            self._leave_behind(run, "the worker has given this job back", time.monotonic())
             if run.task is not None:
                 self._loop.call_soon_threadsafe(run.task.cancel)
         return [released(run.job) for run in runs]
+
+    def withdrawn(self, job: Claimed, why: str) -> End:
+        """The end of a prefetched job that somebody cancelled before it could start."""
+        run = Run(job, None)
+        wish = CancelledByWish(why or "cancelled by request")
+        return raised(job, wish, self._registry.final, run.now(), random.random())
 
     def tend(self) -> float | None:
         """Between the pump's rounds: end overdue functions, give waiting ones a thread. Seconds to the next look."""
@@ -97,7 +101,7 @@ class Slots:
         return due if grow is None else grow if due is None else min(due, grow)
 
     def stuck_for(self) -> float:
-        """For how many seconds the oldest function past its timeout has held on to its thread."""
+        """For how many seconds the oldest body whose end was decided without it has been going on."""
         now = time.monotonic()
         self.stuck = {run: since for run, since in self.stuck.items() if not run.is_returned}
         return max((now - since for since in self.stuck.values()), default=0.0)
@@ -111,14 +115,33 @@ class Slots:
         for run in runs:
             run.task = create(self._run_on_loop(run))
 
+    def _run(self, job: Claimed) -> Run:
+        """The job as a run; without an entry where it cannot be run, and then it has ended already."""
+        try:
+            entry = self._registry.entry(job)
+        except Exception as error:
+            run = self.running[job.id] = Run(job, None)
+            unreadable = DecodeError(f"the options stored with this job cannot be read: {error}")
+            self._over(run, raised(job, unreadable, self._registry.final, run.now(), random.random()))
+            return run
+        run = self.running[job.id] = Run(job, entry)
+        if entry is None:
+            self._over(run, raised(job, _unknown(job), self._registry.unknown, run.now(), random.random()))
+        return run
+
     async def _run_on_loop(self, run: Run) -> None:
         assert run.entry is not None
-        self._over(run, await self._caller.run_coroutine(run, run.entry))
+        try:
+            end = await self._caller.run_coroutine(run, run.entry)
+        finally:
+            run.is_returned = True
+        self._over(run, end)
 
     def _run_here(self, run: Run) -> None:
         entry = run.entry
         assert entry is not None
-        if run.is_over:  # given back while it waited for a thread
+        if run.is_over:  # given back, or timed out, while it waited for a thread
+            run.is_returned = True
             return
         try:
             end = self._isolated(run) if entry.place == "process" else self._caller.run_function(run, entry)
@@ -137,16 +160,15 @@ class Slots:
             return raised(run.job, error, entry.rules, run.now(), random.random())
 
     def _over(self, run: Run, end: End) -> None:
-        if run.is_over:  # given back, or ended by its timeout, meanwhile
+        if not run.settle():  # given back, or ended by its timeout, meanwhile
             return
-        run.is_over = True
+        self.ended.append(end)  # first, so that the pump finds every run in one of the two places
         self.running.pop(run.job.id, None)
-        self.ended.append(end)
         if len(self.ended) >= self.wake_at:
             self._wake()
 
     def _end_overdue(self) -> float | None:
-        """End functions past their timeout. Their thread cannot be ended: it is left behind, and counted as stuck."""
+        """End bodies past their timeout. A thread cannot be ended: it is left behind, and counted as stuck."""
         now = time.monotonic()
         soonest: float | None = None
         for run in list(self._timed.values()):
@@ -155,16 +177,24 @@ class Slots:
             if run.is_over:
                 self._timed.pop(run.job.id, None)
                 continue
-            left = run.started + entry.timeout_s - now
+            due = run.started + entry.timeout_s
+            left = due - now + (UNWILLING_S if entry.place == "async" else 0.0)
             if left > 0:
                 soonest = left if soonest is None else min(soonest, left)
                 continue
-            if run.context is not None:
-                run.context.cancel(f"timeout of {entry.timeout_s:g} s")
-            self.stuck[run] = now
-            self._threads.allow_more(1)
+            self._leave_behind(run, f"timeout of {entry.timeout_s:g} s", due)
             self._over(run, raised(run.job, timed_out(entry), entry.rules, run.now(), random.random()))
         return soonest
+
+    def _leave_behind(self, run: Run, why: str, since: float) -> None:
+        """The end of this run is decided while its body goes on: tell it, and do without its thread."""
+        if run.context is not None:
+            run.context.cancel(why)
+        if run.is_returned or run.entry is None or run.entry.place == "process":
+            return
+        self.stuck[run] = since
+        if run.entry.place == "thread":
+            self._threads.allow_more(1)
 
     def _keep_report(self, job: int, epoch: int, said: dict[str, Any]) -> None:
         self.reports[job, epoch] = said

@@ -31,6 +31,12 @@ where j.state in ('claimed', 'running') and j.worker = cast(:worker as bigint) a
 -- returns: id, parent, kind, host, pid, started_at, beat, beat_at, lease_us, about
 select id, parent, kind, host, pid, started_at, beat, beat_at, lease_us, about from evenflow.worker order by id;
 
+-- name: list_in_flight
+-- mode: read
+-- returns: id, epoch
+-- What is in flight at a worker. A claim whose answer was lost with its connection is here and nowhere else.
+select j.id, j.epoch from evenflow.job j where j.state in ('claimed', 'running') and j.worker = cast(:worker as bigint);
+
 -- name: bury_workers
 -- returns: id
 -- Takes dead workers from the books. `beat` is the value at which the observer saw it stand still, so a worker that

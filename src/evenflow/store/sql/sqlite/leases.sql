@@ -20,6 +20,11 @@ where state in ('claimed', 'running') and worker = :worker and cancel_at is not 
 -- returns: id, parent, kind, host, pid, started_at, beat, beat_at, lease_us, about
 select id, parent, kind, host, pid, started_at, beat, beat_at, lease_us, about from evenflow_worker order by id;
 
+-- name: list_in_flight
+-- mode: read
+-- returns: id, epoch
+select id, epoch from evenflow_job where state in ('claimed', 'running') and worker = :worker;
+
 -- name: bury_workers
 -- returns: id
 delete from evenflow_worker where id in (

@@ -1,0 +1,69 @@
+"""`evenflow queues`: what every queue holds and whether it is served."""
+
+from typing import Any
+
+import click
+
+from evenflow.cli.documents import json_option, print_json
+from evenflow.cli.places import Place, takes_place
+from evenflow.cli.tables import Cell, print_table
+from evenflow.cli.texts import moment
+from evenflow.job import State
+from evenflow.store import reads
+
+OPEN = [state for state in State if not state.is_end]
+_SHOWN = (State.READY, State.RUNNING, State.SCHEDULED)
+
+
+@click.command()
+@json_option
+@takes_place
+def queues(place: Place, as_json: bool) -> None:
+    """List the queues: what they hold, their rules, who paused them."""
+    with place.looking() as engine:
+        known = {row.name: row for row in reads.queues(engine)}
+        counts = reads.counts(engine)
+    rows = [
+        _document(name, known.get(name), counts.get(name, {}))
+        for name in sorted(known.keys() | counts.keys())
+    ]
+    if as_json:
+        print_json({"queues": rows})
+    elif rows:
+        print_table(
+            ("queue", *_SHOWN, "other", "priority", "fair", "cap", "paused"), [_line(row) for row in rows]
+        )
+    else:
+        click.echo("no queues yet: none was declared, used or paused")
+
+
+def _document(name: str, row: reads.QueueRow | None, counts: dict[str, int]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "jobs": {state.value: counts.get(state, 0) for state in OPEN},
+        "priority": row.priority if row else None,
+        "fair": row.fair if row else None,
+        "max_concurrency": row.max_concurrency if row else None,
+        "paused": bool(row and row.paused_at is not None),
+        "paused_at": moment(row.paused_at) if row else None,
+        "paused_by": row.paused_by if row else None,
+        "paused_why": row.paused_why if row else None,
+    }
+
+
+def _line(row: dict[str, Any]) -> list[Cell | str | int | None]:
+    jobs = row["jobs"]
+    other = sum(jobs.values()) - sum(jobs[state] for state in _SHOWN)
+    cap = row["max_concurrency"]
+    return [
+        row["name"], *(jobs[state] for state in _SHOWN), other, row["priority"] or 0, row["fair"],
+        "" if cap is None else str(cap), Cell(_pause(row), "yellow"),
+    ]  # fmt: skip
+
+
+def _pause(row: dict[str, Any]) -> str:
+    if not row["paused"]:
+        return ""
+    who = f" by {row['paused_by']}" if row["paused_by"] else ""
+    why = f": {row['paused_why']}" if row["paused_why"] else ""
+    return f"paused{who}{why}"

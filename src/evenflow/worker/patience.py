@@ -1,0 +1,64 @@
+"""How long worker processes wait for the database: at their start, and for each single call."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from evenflow.errors import StoreUnavailable
+from evenflow.rules.retry import database_delay
+from evenflow.settings import Resilience, Settings
+from evenflow.store.engine import Engine, Parameters, Row
+from evenflow.worker.outage import WorkerGaveUp
+
+log = logging.getLogger("evenflow.worker")
+
+SHORTEST_CALL_S = 1.0
+
+T = TypeVar("T")
+
+
+class Impatient:
+    """An engine whose calls end well within a lease: a worker that waits longer for an answer has lost its jobs."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._longest_s = max(SHORTEST_CALL_S, settings.lease_ms / 2000)
+        self.kind = engine.kind
+
+    def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
+        return self._engine.run(name, parameters, deadline_s=min(deadline_s, self._longest_s))
+
+    def run_all(
+        self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
+    ) -> list[list[Row]]:
+        return self._engine.run_all(units, deadline_s=min(deadline_s, self._longest_s))
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def when_available(
+    act: Callable[[], T], resilience: Resilience, wait: Callable[[float], object] = time.sleep
+) -> T:
+    """Do something that needs the database, as soon as it can be done; WorkerGaveUp where patience ends.
+
+    `wait` sleeps for so many seconds and may raise to end the waiting.
+    """
+    failures = 0
+    while True:
+        try:
+            return act()
+        except StoreUnavailable as error:
+            failures += 1
+            most = resilience.db_retry_max_attempts
+            if most and failures >= most:
+                raise WorkerGaveUp(
+                    f"the database was unavailable {failures} times in a row: {error}"
+                ) from error
+            delay = database_delay(
+                resilience.db_retry_initial_ms, resilience.db_retry_max_ms, failures - 1, random.random()
+            )
+            log.warning("the database is unavailable (%s); try %d in %.1f s", error, failures + 1, delay)
+        wait(delay)

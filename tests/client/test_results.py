@@ -1,0 +1,234 @@
+"""Waiting for ends: woken by the store and not by the fallback, without a thread per waiter, whoever ends the job."""
+
+import asyncio
+import gc
+import logging
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from evenflow import Evenflow, JobCancelled, ResultTimeout, State
+from evenflow.client import results
+from evenflow.errors import StoreUnavailable
+from evenflow.store import reads
+from tests.client.conftest import MakeApp
+from tests.client.serving import serving, worker_process
+from tests.client.worker_process import build_app
+from tests.processes import wait_until
+
+# A wait that only the fallback would end fails the test by far.
+MUCH_LATER_S = 60.0
+
+
+def echo(value: int) -> int:
+    return value
+
+
+@pytest.fixture
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody looks by himself: what does not wake a waiter leaves it waiting."""
+    monkeypatch.setattr(results, "LOOK_AGAIN_S", MUCH_LATER_S)
+    return
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("no_fallback")
+def test_a_waiter_is_woken_by_a_worker_in_another_process(engine_url: str) -> None:
+    with worker_process(engine_url), build_app(engine_url) as app:
+        for value in range(3):
+            began = time.monotonic()
+            assert app.tasks["echo"].enqueue(value).result(timeout=20) == value
+            assert time.monotonic() - began < 5
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("no_fallback")
+async def test_coroutines_are_woken_by_a_worker_in_another_process(engine_url: str) -> None:
+    with worker_process(engine_url), build_app(engine_url) as app:
+        jobs = app.tasks["echo"].enqueue_many([(value,) for value in range(20)])
+        async with asyncio.timeout(20):
+            assert await asyncio.gather(*(job.aresult() for job in jobs)) == list(range(20))
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_a_waiter_is_woken_by_a_worker_of_its_own_process(app: Evenflow) -> None:
+    task = app.task(name="echo")(echo)
+    with serving(app):
+        for value in range(5):
+            assert task.enqueue(value).result(timeout=20) == value
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_a_waiter_is_woken_in_memory(make_app: MakeApp) -> None:
+    app = make_app("sqlite:///:memory:")
+    task = app.task(name="echo")(echo)
+    with serving(app):
+        for value in range(5):
+            assert task.enqueue(value).result(timeout=20) == value
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_the_end_between_the_first_look_and_the_listening_is_not_missed(
+    postgres_app: Evenflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The worst moment: the watcher has looked and does not listen yet. Its announcement goes to nobody.
+    task = postgres_app.task(name="echo")(echo)
+    job = task.enqueue(7)
+    looked = reads.ended_among
+
+    def look_then_finish(*arguments: object) -> set[int]:
+        found = looked(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(reads, "ended_among", looked)
+        postgres_app.run_worker(until_empty=True)
+        return found
+
+    monkeypatch.setattr(reads, "ended_among", look_then_finish)
+    assert job.result(timeout=20) == 7
+
+
+def test_a_wait_without_announcements_ends_by_looking_again(sqlite_app: Evenflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr("evenflow.store.signals.VersionWatch._version", lambda self: 0)
+    task = sqlite_app.task(name="echo")(echo)
+    with serving(sqlite_app):
+        assert task.enqueue(3).result(timeout=20) == 3
+
+
+async def test_200_waiting_coroutines_need_no_thread_each(app: Evenflow) -> None:
+    jobs = app.task(name="echo")(echo).enqueue_many([(value,) for value in range(200)])
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    before = threading.active_count()
+    waiting = [asyncio.create_task(job.aresult(timeout=60)) for job in jobs]
+    async with asyncio.timeout(30):
+        while len(app._producer.results._waiting) < 200:
+            await asyncio.sleep(0.01)
+    assert threading.active_count() - before <= 3, "two that speak to the database, one that watches"
+    await app.arun_worker(until_empty=True)
+    assert await asyncio.gather(*waiting) == list(range(200))
+
+
+def test_many_threads_wait_for_one_job(app: Evenflow) -> None:
+    job = app.task(name="echo")(echo).enqueue(7)
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(job.result(timeout=20))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(app._producer.results._waiting.get(job._record.id, ())) == 8, "eight waiters", 10)
+    app.run_worker(until_empty=True)
+    for thread in threads:
+        thread.join(20)
+    assert found == [7] * 8
+    assert app._producer.results._waiting == {}
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind(app: Evenflow) -> None:
+    job = app.task(name="echo")(echo).enqueue(7)
+    waiter = asyncio.create_task(job.aresult())
+    async with asyncio.timeout(10):
+        while not app._producer.results._waiting:
+            await asyncio.sleep(0.01)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    assert app._producer.results._waiting == {}
+    assert job.refresh().state is State.READY
+
+
+def test_close_ends_the_watching_thread(app: Evenflow) -> None:
+    job = app.task(name="echo")(echo).enqueue(7)
+    with pytest.raises(ResultTimeout):
+        job.result(timeout=0.05)
+    app.close()
+    assert "evenflow-results" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_wait_goes_on_when_its_app_is_closed_and_used_again(app: Evenflow) -> None:
+    job = app.task(name="echo")(echo).enqueue(7)
+    found: list[int] = []
+    waiter = threading.Thread(target=lambda: found.append(job.result(timeout=20)))
+    waiter.start()
+    wait_until(lambda: bool(app._producer.results._waiting), "the waiter to wait", 10)
+    app.close()
+    app.run_worker(until_empty=True)
+    waiter.join(20)
+    assert found == [7]
+
+
+def test_a_waiter_outlives_a_database_that_is_away_for_a_while(
+    sqlite_app: Evenflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "LOOK_AGAIN_S", 0.02)
+    looked, outages = reads.ended_among, iter(range(3))
+
+    def away(*arguments: object) -> set[int]:
+        if next(outages, None) is not None:
+            raise StoreUnavailable("the database is away")
+        return looked(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reads, "ended_among", away)
+    task = sqlite_app.task(name="echo")(echo)
+    with serving(sqlite_app):
+        assert task.using(run_after=0.1).enqueue(3).result(timeout=20) == 3
+    assert next(outages, None) is None
+
+
+def test_a_watching_thread_that_dies_is_replaced(
+    sqlite_app: Evenflow, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(results, "LOOK_AGAIN_S", 0.02)
+    watch, failures = results.watch_signals, iter(range(2))
+
+    def out_of_descriptors(*arguments: object) -> object:
+        if next(failures, None) is not None:
+            raise OSError(24, "Too many open files")
+        return watch(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(results, "watch_signals", out_of_descriptors)
+    task = sqlite_app.task(name="echo")(echo)
+    with caplog.at_level(logging.ERROR, "evenflow.client"), serving(sqlite_app):
+        assert task.using(run_after=0.2).enqueue(3).result(timeout=20) == 3
+    assert "waiting for results failed" in caplog.text
+
+
+def test_a_job_that_an_operator_ends_is_told_to_its_waiter(app: Evenflow) -> None:
+    job = app.task(name="echo")(echo).enqueue(7)
+    ends: list[str] = []
+
+    def wait() -> None:
+        try:
+            job.result(timeout=20)
+        except JobCancelled as ended:
+            ends.append(str(ended.job.state))
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    wait_until(lambda: bool(app._producer.results._waiting), "the waiter to wait", 10)
+    app.discard(job.id)
+    waiter.join(20)
+    assert ends == ["discarded"]
+
+
+@pytest.mark.process
+def test_a_fork_waits_for_results_of_its_own(engine_url: str, make_app: MakeApp) -> None:
+    app = make_app(engine_url)
+    task = app.task(name="echo")(echo)
+    with pytest.raises(ResultTimeout):
+        task.using(run_after=3600).enqueue(0).result(timeout=0.05)
+    job = task.enqueue(7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork: exactly what is tested
+        child = os.fork()
+    if child == 0:
+        gc.disable()
+        status = 1
+        try:
+            status = 0 if job.result(timeout=20) == 7 else 2
+        finally:
+            os._exit(status)
+    app.run_worker(until_empty=True)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

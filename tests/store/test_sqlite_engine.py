@@ -1,0 +1,322 @@
+"""The SQLite engine: one file and many processes, and what it says about files that will not do."""
+
+import fcntl
+import os
+import pwd
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evenflow.errors import StoreError, StoreRefused, StoreUnavailable
+from evenflow.ids import IdSource
+from evenflow.store import filesystem
+from evenflow.store import sqlite as module
+from evenflow.store.engine import drive
+from evenflow.store.enqueue import enqueue_steps
+from evenflow.store.migrate import migrate
+from evenflow.store.reads import counts, now_us
+from evenflow.store.sqlite import SqliteEngine
+from tests.store.crowd import in_fork, in_processes, in_threads
+from tests.store.scene import Scene, new_job, rows_of, second_engine
+
+
+def enqueue_some(number: int, path: str, count: int) -> list[int]:
+    """One of many processes that share a file: its job ids."""
+    engine, ids = SqliteEngine(path), IdSource()
+    try:
+        return [
+            job.id
+            for turn in range(count)
+            for job in drive(engine, enqueue_steps([new_job(payload=f"[{number},{turn}]", group=f"g{turn % 7}")], ids))
+        ]
+    finally:
+        engine.close()
+
+
+def claim_and_finish(number: int, path: str, most: int) -> list[int]:
+    """One of many workers that share a file: the jobs it ran."""
+    scene = Scene(SqliteEngine(path))
+    done = []
+    try:
+        while jobs := scene.claim(5, worker=number + 1):
+            for job in jobs:
+                assert scene.finish(job, worker=number + 1).lost == []
+            done += [job.id for job in jobs]
+        return done
+    finally:
+        scene.engine.close()
+
+
+@pytest.mark.slow
+def test_eight_processes_that_enqueue_500_each_lose_nothing(folder: Path) -> None:
+    path = str(folder / "evenflow.db")
+    engine = SqliteEngine(path)
+    migrate(engine)
+    engine.close()
+    ids = [job for mine in in_processes(8, enqueue_some, path, 500) for job in mine]
+    stored = {row["payload"]: row["id"] for row in rows_of(engine, "job")}
+    assert len(stored) == len(set(ids)) == 4000
+    assert set(stored) == {f"[{number},{turn}]" for number in range(8) for turn in range(500)}
+    assert set(stored.values()) == set(ids)
+    engine.close()
+
+
+@pytest.mark.slow
+def test_four_processes_that_drain_one_file_run_each_job_once(folder: Path) -> None:
+    path = str(folder / "evenflow.db")
+    scene = Scene(SqliteEngine(path))
+    migrate(scene.engine)
+    jobs = scene.enqueue(*(new_job(group=f"g{number % 9}") for number in range(400)))
+    scene.engine.close()
+    done = [job for mine in in_processes(4, claim_and_finish, path, 400) for job in mine]
+    assert sorted(done) == jobs
+    assert set(scene.states().values()) == {"succeeded"}
+    scene.engine.close()
+
+
+def test_many_threads_share_one_engine(sqlite_store: SqliteEngine) -> None:
+    ids = IdSource()
+    in_threads(8, lambda number: [drive(sqlite_store, enqueue_steps([new_job()], ids)) for _ in range(25)])
+    assert counts(sqlite_store) == {"default": {"ready": 200}}
+
+
+def test_commits_are_durable_and_readers_do_not_stop_writers(sqlite_store: SqliteEngine) -> None:
+    with sqlite_store.reading() as connection:
+        assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
+        assert connection.execute("pragma synchronous").fetchone() == (2,)
+    other = second_engine(sqlite_store)
+    assert isinstance(other, SqliteEngine)
+    with other.reading() as reader:
+        reader.execute("begin")
+        reader.execute("select count(*) from evenflow_job").fetchone()
+        Scene(sqlite_store).enqueue(new_job())
+        assert reader.execute("select count(*) from evenflow_job").fetchone() == (0,)
+        reader.execute("rollback")
+    other.close()
+
+
+def test_a_writer_holds_the_lock_file_while_it_writes_and_no_longer(sqlite_store: SqliteEngine, folder: Path) -> None:
+    descriptor = os.open(folder / "evenflow.db.lock", os.O_RDWR)
+    try:
+        with sqlite_store.exclusive(), pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert os.pread(descriptor, 10, 0) == b"%-10d" % os.getpid()
+    finally:
+        os.close(descriptor)
+
+
+def test_a_read_needs_no_lock(sqlite_store: SqliteEngine, folder: Path) -> None:
+    descriptor = os.open(folder / "evenflow.db.lock", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        assert counts(sqlite_store) == {}
+    finally:
+        os.close(descriptor)
+
+
+def test_a_caller_s_open_transaction_is_waited_for_and_then_reported(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUSY_TIMEOUT_S", 0.05)
+    engine = SqliteEngine(str(folder / "evenflow.db"))
+    migrate(engine)
+    caller = sqlite3.connect(folder / "evenflow.db", isolation_level=None)
+    caller.execute("begin immediate")
+    with pytest.raises(StoreUnavailable, match=r"SQLite: database is locked \(SQLITE_BUSY\)"):
+        Scene(engine).enqueue(new_job())
+    caller.execute("rollback")
+    caller.close()
+    assert len(Scene(engine).enqueue(new_job())) == 1
+    engine.close()
+
+
+def test_an_act_that_fails_is_rolled_back_and_the_engine_goes_on(sqlite_store: SqliteEngine) -> None:
+    def fail() -> None:
+        with sqlite_store.exclusive() as connection:
+            connection.execute("insert into evenflow_band values ('q', 0)")
+            raise KeyError("in the middle")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert rows_of(sqlite_store, "band") == []
+    Scene(sqlite_store).enqueue(new_job())
+
+
+def test_a_constraint_that_is_broken_is_refused_with_its_name(sqlite_store: SqliteEngine) -> None:
+    with pytest.raises(StoreRefused, match=r"SQLite: .*\(SQLITE_CONSTRAINT_CHECK\)"):
+        Scene(sqlite_store).enqueue(new_job(priority=101))
+
+
+def test_another_connection_s_commit_changes_the_data_version(sqlite_store: SqliteEngine) -> None:
+    before = sqlite_store.data_version()
+    assert sqlite_store.data_version() == before
+    other = second_engine(sqlite_store)
+    Scene(other).enqueue(new_job())
+    assert sqlite_store.data_version() != before
+    other.close()
+
+
+def test_a_closed_engine_opens_again_when_it_is_used(sqlite_store: SqliteEngine) -> None:
+    Scene(sqlite_store).enqueue(new_job())
+    sqlite_store.close()
+    sqlite_store.close()
+    assert counts(sqlite_store) == {"default": {"ready": 1}}
+
+
+def test_a_file_is_private_to_its_owner(sqlite_store: SqliteEngine, folder: Path) -> None:
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert modes["evenflow.db"] == modes["evenflow.db.lock"] == 0o600
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_database_in_memory_lives_until_it_is_closed() -> None:
+    engine = SqliteEngine(None)
+    migrate(engine)
+    scene = Scene(engine)
+    scene.enqueue(new_job())
+    assert len(scene.claim()) == 1
+    engine.close()
+    with pytest.raises(StoreRefused, match="no such table"):
+        counts(engine)
+    engine.close()
+
+
+def test_a_forked_child_gets_handles_of_its_own_and_leaves_the_parent_s_alone(sqlite_store: SqliteEngine) -> None:
+    Scene(sqlite_store).enqueue(new_job(queue="before"))
+
+    def child() -> str:
+        drive(sqlite_store, enqueue_steps([new_job(queue="child")], IdSource()))
+        found = counts(sqlite_store)
+        sqlite_store.close()
+        return ",".join(sorted(found))
+
+    assert in_fork(child) == "before,child"
+    drive(sqlite_store, enqueue_steps([new_job(queue="after")], IdSource()))
+    assert sorted(counts(sqlite_store)) == ["after", "before", "child"]
+
+
+def test_a_fork_in_the_middle_of_a_write_leaves_that_write_to_the_parent(sqlite_store: SqliteEngine) -> None:
+    with sqlite_store.exclusive() as connection:
+        connection.execute("insert into evenflow_band values ('mine', 0)")
+        assert in_fork(lambda: ",".join(row["queue"] for row in rows_of(sqlite_store, "band"))) == ""
+    assert [row["queue"] for row in rows_of(sqlite_store, "band")] == ["mine"]
+
+
+def message(act: Callable[[], object]) -> str:
+    with pytest.raises(StoreRefused) as refusal:
+        act()
+    return str(refusal.value)
+
+
+def test_a_folder_that_does_not_exist_is_named(folder: Path) -> None:
+    engine = SqliteEngine(str(folder / "missing" / "evenflow.db"))
+    assert message(lambda: counts(engine)) == (
+        f"SQLite: the folder '{folder}/missing' does not exist; create it, or correct the path"
+    )
+
+
+def test_a_folder_in_place_of_the_file_is_named(folder: Path) -> None:
+    (folder / "jobs").mkdir()
+    (folder / "link").symlink_to(folder / "jobs")
+    for name in ("jobs", "link"):
+        engine = SqliteEngine(str(folder / name))
+        assert message(lambda: counts(engine)) == f"SQLite: '{folder}/{name}' is a folder; give the path of a file"
+
+
+def test_a_file_that_is_no_database_is_refused(folder: Path) -> None:
+    (folder / "letter.txt").write_text("Dear all, " * 500)
+    engine = SqliteEngine(str(folder / "letter.txt"))
+    assert "file is not a database" in message(lambda: counts(engine))
+
+
+def test_a_lock_file_that_is_a_link_is_refused(folder: Path) -> None:
+    (folder / "evenflow.db.lock").symlink_to(folder / "elsewhere")
+    engine = SqliteEngine(str(folder / "evenflow.db"))
+    assert "cannot open the lock file" in message(lambda: counts(engine))
+    assert not (folder / "elsewhere").exists()
+
+
+def test_a_network_file_system_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystem, "_filesystem_type", lambda _: 0x6969)
+    engine = SqliteEngine(str(folder / "evenflow.db"))
+    assert message(lambda: counts(engine)) == (
+        f"SQLite: '{folder}' is on NFS, where several hosts could write at once and corrupt the file; "
+        "put the file on a local disk, or use PostgreSQL"
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="asks Linux")
+def test_the_kind_of_a_file_system_is_read_from_the_system(folder: Path) -> None:
+    assert filesystem._filesystem_type(Path("/proc")) == 0x9FA0
+    assert filesystem._filesystem_type(folder / "missing") is None
+
+
+def without_privileges(act: Callable[[], object]) -> str:
+    """What an ordinary user is told: root may write everywhere, so the child gives that up."""
+
+    def child() -> str:
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.setgroups([])
+            os.setresgid(nobody.pw_gid, nobody.pw_gid, nobody.pw_gid)
+            os.setresuid(nobody.pw_uid, nobody.pw_uid, nobody.pw_uid)
+        try:
+            act()
+        except StoreError as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing was refused"
+
+    return in_fork(child)
+
+
+def test_a_read_only_file_is_named(folder: Path) -> None:
+    path = folder / "evenflow.db"
+    path.touch(0o444)
+    path.chmod(0o444)
+    folder.chmod(0o777)
+    assert without_privileges(lambda: counts(SqliteEngine(str(path)))) == (
+        f"StoreRefused: SQLite: the file '{path}' is read-only; change its permissions, or choose another file"
+    )
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_read_only_folder_is_named(folder: Path, exists: bool) -> None:
+    path = folder / "evenflow.db"
+    if exists:
+        path.touch()
+        path.chmod(0o666)
+    folder.chmod(0o555)
+    try:
+        told = without_privileges(lambda: counts(SqliteEngine(str(path))))
+    finally:
+        folder.chmod(0o755)
+    assert told == f"StoreRefused: SQLite: the folder '{folder}' is read-only; choose a place that can be written"
+
+
+def test_a_lock_file_of_another_user_is_refused(folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs two users")
+    path = folder / "evenflow.db"
+    path.touch()
+    path.chmod(0o666)
+    (folder / "evenflow.db.lock").touch(0o600)
+    folder.chmod(0o777)
+    assert "cannot open the lock file" in without_privileges(lambda: counts(SqliteEngine(str(path))))
+
+
+def test_a_library_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MINIMUM_VERSION", (99, 1, 0))
+    with pytest.raises(StoreError, match=r"expected SQLite 99\.1\.0 or newer, got 3\."):
+        SqliteEngine(None)
+
+
+def test_nothing_is_opened_before_the_first_use(folder: Path) -> None:
+    SqliteEngine(str(folder / "evenflow.db"))
+    assert list(folder.iterdir()) == []
+
+
+def test_the_clock_is_the_host_s(sqlite_store: SqliteEngine) -> None:
+    assert now_us(sqlite_store) <= now_us(sqlite_store)
