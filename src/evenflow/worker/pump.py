@@ -21,7 +21,7 @@ from evenflow.ids import id_text
 from evenflow.job import Claimed, End
 from evenflow.rules.retry import database_delay
 from evenflow.settings import Settings
-from evenflow.store import control, leases, reads
+from evenflow.store import control, leases, limits, reads
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
@@ -158,8 +158,10 @@ class Pump:
         if self._capped and len(self._unwritten) > len(answer.claimed):
             self._waker.wake(*self._capped)  # we leave room under a cap that others may be waiting for
         self._unwritten = []
+        if answer.freed:
+            self._pass_on(answer.freed)
         if claim is not NOTHING:
-            self._hungry = len(answer.claimed) >= claim.top
+            self._hungry = len(answer.claimed) >= claim.top or bool(answer.freed)
             self._poll_at = now + self._settings.resilience.notify_poll_interval_ms / 1000 * random.uniform(
                 0.9, 1.1
             )
@@ -171,6 +173,12 @@ class Pump:
         else:
             self._held.extend(answer.claimed)
         self._tell(answer)
+
+    def _pass_on(self, limiters: set[str]) -> None:
+        """Keys that our jobs have let go of go to the next in line, wherever those are served."""
+        queues = limits.promote(self._engine, limiters)
+        self._hungry = self._hungry or bool(queues & set(self._serving.names))
+        self._waker.wake(*queues)
 
     def _start(self, jobs: Sequence[Claimed]) -> None:
         self._ran += len(jobs)
