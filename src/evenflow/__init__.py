@@ -19,6 +19,7 @@ from evenflow.errors import (
     UnknownQueue,
 )
 from evenflow.job import JobError, State
+from evenflow.limits import Concurrency
 from evenflow.queues import Queue
 from evenflow.rules.retry import Retry
 from evenflow.settings import Resilience, Retention
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Cancel",
+    "Concurrency",
     "ConfigError",
     "Context",
     "DuplicateJob",

@@ -117,7 +117,7 @@ class Evenflow(Client):
 
     def _keeper(self, engine: AnyEngine, on_death: Callable[[str, BaseException], None]) -> Keeper:
         services: list[Service] = [
-            Dispatcher(engine, self.settings.retention),
+            Dispatcher(engine, self.settings.retention, self.settings.concurrency_maintenance_interval_s),
             Rescuer(engine, self.settings),
             Pruner(engine),
         ]

@@ -64,6 +64,14 @@ class JobError(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int | None = None
 
 
+class Limit(msgspec.Struct, frozen=True):
+    """A concurrency key of one job: at most `most` jobs hold it, each for as long as it lives, or `keep_us` unstarted."""
+
+    name: str
+    most: int
+    keep_us: int
+
+
 class NewJob(msgspec.Struct, frozen=True):
     """A job before it has an id: everything that enqueue writes."""
 
@@ -80,6 +88,7 @@ class NewJob(msgspec.Struct, frozen=True):
     fails_on_crash: bool = False
     headers: str | None = None
     options: str | None = None
+    limits: tuple[Limit, ...] = ()
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):

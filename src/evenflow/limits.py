@@ -3,12 +3,12 @@
 They only say what is wanted. How a rate admits and how a breaker opens is decided in `evenflow.rules`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
-from evenflow.checks import is_whole, whole
+from evenflow.checks import is_whole, one_of, whole
 from evenflow.durations import duration_us, parse_rate
 from evenflow.errors import ConfigError
 
@@ -86,6 +86,50 @@ class Breaker:
             raise ConfigError(mistakes)
         object.__setattr__(self, "cooldown_us", cooldown_us)
         object.__setattr__(self, "probe_lease_us", lease_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """At most `to` jobs at once per key, over the whole cluster; those beyond wait, in the order of priority and turn.
+
+    `to` is a number, a table from key to number (`"*"` for the rest), or a callable on the arguments. `scope` lets
+    several tasks share their keys (default: the task's own name). `duration` bounds how long a job that does not start
+    may keep its place; a running job keeps it for as long as it lives, and loses it when its worker is gone.
+    `on_conflict="discard"` ends jobs that find their key full, instead of letting them wait.
+
+    >>> Concurrency(to=2, key="tenant").duration_us
+    180000000
+    """
+
+    to: int | Mapping[str, int] | Callable[..., int] = 1
+    key: KeySource | None = None
+    duration: float | timedelta | str = 180
+    scope: str | None = None
+    on_conflict: Literal["block", "discard"] = "block"
+    duration_us: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        mistakes = one_of("Concurrency: on_conflict", self.on_conflict, ("block", "discard"))
+        numbers = (
+            self.to.values() if isinstance(self.to, Mapping) else () if callable(self.to) else (self.to,)
+        )
+        for number in numbers:
+            mistakes += whole("Concurrency: to", number, 1)
+        if isinstance(self.to, Mapping) and self.key is None:
+            mistakes.append("Concurrency: a table of limits needs a key to look up; write key='tenant'")
+        if self.scope is not None and (not isinstance(self.scope, str) or not 1 <= len(self.scope) <= 200):
+            mistakes.append(f"Concurrency: expected a scope of 1 to 200 characters, got {self.scope!r}")
+        length_us = 0
+        try:
+            length_us = duration_us(self.duration)
+        except ValueError as wrong:
+            mistakes.append(f"Concurrency: duration: {wrong}")
+        if not mistakes and length_us == 0:
+            mistakes.append(f"Concurrency: expected a duration above 0, got {self.duration!r}")
+        if mistakes:
+            raise ConfigError(mistakes)
+        _check_key("Concurrency", self.key)
+        object.__setattr__(self, "duration_us", length_us)
 
 
 def _span_us(option: str, value: float | timedelta, mistakes: list[str]) -> int:

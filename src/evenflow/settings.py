@@ -105,6 +105,7 @@ class Options(TypedDict, total=False):
     schema: str
     max_payload_bytes: int
     wake_in_transaction: bool
+    concurrency_maintenance_interval_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,7 @@ class Settings:
     schema: str = "evenflow"
     max_payload_bytes: int = 262_144
     wake_in_transaction: bool = True
+    concurrency_maintenance_interval_s: int = 5
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -192,6 +194,7 @@ _PLAIN: Readers = {
     "schema": str,
     "max_payload_bytes": whole_number,
     "wake_in_transaction": truth,
+    "concurrency_maintenance_interval_s": whole_number,
 }
 _RESILIENCE: Readers = dict.fromkeys((each.name for each in fields(Resilience)), whole_number)
 _RETENTION: Readers = dict.fromkeys((each.name for each in fields(Retention)), kept_for)
@@ -246,6 +249,7 @@ def _mistakes(settings: Settings) -> list[str]:
         *whole("heartbeat_ms", settings.heartbeat_ms, 10, 60_000),
         *whole("lease_ms", settings.lease_ms, 20, 3_600_000),
         *whole("max_payload_bytes", settings.max_payload_bytes, 1, 67_108_864),
+        *whole("concurrency_maintenance_interval_s", settings.concurrency_maintenance_interval_s, 1, 86_400),
         *one_of("queue_mode", settings.queue_mode, get_args(QueueMode)),
         *true_or_false("require_signed", settings.require_signed),
         *true_or_false("wake_in_transaction", settings.wake_in_transaction),

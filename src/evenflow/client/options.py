@@ -1,5 +1,6 @@
 """The options of a task and of one call: frozen values, checked where they are written."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
@@ -7,7 +8,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 from evenflow.checks import one_of, whole
 from evenflow.durations import Duration, duration_us
 from evenflow.errors import ConfigError
-from evenflow.limits import KeySource
+from evenflow.limits import Concurrency, KeySource
 from evenflow.queues import name_mistakes
 from evenflow.rules.retry import NO_RETRY, Retry
 from evenflow.unique import Unique
@@ -30,6 +31,7 @@ class TaskOptions(TypedDict, total=False):
     good_until: Duration | None
     group: KeySource | None
     unique: Unique | bool | None
+    concurrency: Concurrency | Sequence[Concurrency]
     on_crash: OnCrash
     run_in: RunIn
     keep_result: Duration | None
@@ -65,6 +67,7 @@ class Policy:
     group_value: str | None = None
     unique: Unique | None = None
     unique_value: str | None = None
+    concurrency: tuple[Concurrency, ...] = ()
     on_crash: OnCrash = "retry"
     run_in: RunIn = "auto"
     keep_result: Duration | None = None
@@ -87,6 +90,13 @@ def declared_policy(options: TaskOptions) -> tuple[Policy, list[str]]:
         for name in sorted(given.keys() - known)
     ]
     given["unique"] = _unique(given.get("unique"))
+    rules = given.get("concurrency", ())
+    given["concurrency"] = (rules,) if isinstance(rules, Concurrency) else tuple(rules)
+    mistakes += [
+        f"concurrency: expected Concurrency, got {rule!r}; write concurrency=Concurrency(to=2, key='tenant')"
+        for rule in given["concurrency"]
+        if not isinstance(rule, Concurrency)
+    ]
     policy = Policy(**{name: value for name, value in given.items() if name in known})
     return policy, [*mistakes, *_mistakes(policy)]
 

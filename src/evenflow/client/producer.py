@@ -108,16 +108,51 @@ class Producer:
         self.make_ready()
         jobs, must_be_new = [call.new for call in calls], _must_be_new(calls)
 
+        # Jobs with keys arrive and are admitted like those of a caller's transaction: admission is one road.
+        is_limited = any(job.limits for job in jobs)
+
         def steps() -> Steps[list[Enqueued]]:
-            return enqueue_steps(jobs, self.ids, sign=self._signer(), must_be_new=must_be_new)
+            return enqueue_steps(
+                jobs, self.ids, arriving=is_limited, sign=self._signer(), must_be_new=must_be_new
+            )
 
         # One job is one row: it is there or not. Of several, those before a duplicate have to go again.
         is_undone_by_error = len(jobs) > 1 and must_be_new
-        placed = drive_together(self.engine, steps) if is_undone_by_error else drive(self.engine, steps())
+        placed = (
+            drive_together(self.engine, steps)
+            if is_limited or is_undone_by_error
+            else drive(self.engine, steps())
+        )
+        if is_limited:
+            return self._admitted(calls, placed)
         self.waker.wake(*{job.queue for job in jobs if job.run_at is None})
         if any(job.run_at is not None for job in jobs):
             self.waker.wake_dispatchers()
         return self._handles(calls, placed)
+
+    def _admitted(self, calls: Sequence[Call[Any]], placed: list[Enqueued]) -> list[Job[Any]]:
+        """Let jobs with keys line up now; those that must not wait are discarded where their key is full."""
+        self.waker.wake(*control.admit(self.engine))
+        found = reads.find(self.engine, [place.id for place in placed])
+        full = [
+            place.id
+            for call, place in zip(calls, placed, strict=True)
+            if call.task.limits.discards and place.id in found and found[place.id].state is State.BLOCKED
+        ]
+        if full:
+            control.withdraw(self.engine, full, "discarded", self.settings.retention)
+            found |= reads.find(self.engine, full)
+        return [
+            Job(found[place.id], self.results, call.task.signature, is_new=place.is_new)
+            if place.id in found
+            else Job(
+                _new_record(call.new, place.id, wall_us(), True),
+                self.results,
+                call.task.signature,
+                is_new=place.is_new,
+            )
+            for call, place in zip(calls, placed, strict=True)
+        ]
 
     def _can_make_ready_beside(self) -> bool:
         """Whether tables can be made while a caller's transaction is open: on SQLite it may hold the only write lock."""

@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
 import msgspec
 
 from evenflow.client.handle import Job
+from evenflow.client.keyed import KeyedLimits
 from evenflow.client.options import CallOptions, Policy, When, changed_policy
 from evenflow.clock import to_us, wall_us
 from evenflow.codec import TAG, CallSignature, check_text, encode_call
@@ -81,6 +82,7 @@ class Task(Generic[P, R, T]):
         mistakes = _run_in_mistakes(policy.run_in, self.is_async)
         self._group = self._key("group", policy.group, None, mistakes)
         self._unique = self._unique_key(policy, mistakes)
+        self.limits = KeyedLimits(name, policy.concurrency, self.signature, mistakes)
         if mistakes:
             raise ConfigError([f"task {name!r}: {mistake}" for mistake in mistakes])
 
@@ -145,7 +147,7 @@ class Task(Generic[P, R, T]):
         """Bind and encode a call without storing it: for `app.enqueue_many`. Raises what `enqueue` would raise."""
         policy = self.policy
         payload = encode_call(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
-        self._producer.settings.queue(policy.queue)
+        queue = self._producer.settings.queue(policy.queue)
         group = unique_key = None
         if policy.group_value is not None:
             group = check_text("group", policy.group_value, LONGEST_GROUP)
@@ -157,7 +159,7 @@ class Task(Generic[P, R, T]):
         new = NewJob(
             self.name, payload, policy.queue, policy.priority, group, policy.retry.max_attempts,
             _due(policy.run_after, now), _moment(policy.good_until, now), None, unique_key, policy.on_crash == "fail",
-            None, self._options(),
+            None, self._options(), self.limits.of(args, kwargs, group, queue),
         )  # fmt: skip
         return Call(self, new)
 

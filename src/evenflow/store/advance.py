@@ -41,13 +41,14 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Advanced(msgspec.Struct, frozen=True):
-    """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, and the bands
-    whose round this claim has moved: whatever enters them from now on comes behind that turn."""
+    """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, the bands whose
+    round this claim has moved (whatever enters them from now on comes behind that turn), and keys that have room now."""
 
     claimed: list[Claimed]
     lost: list[tuple[int, int]]
     awaited: list[int]
     moved: dict[tuple[str, int], float]
+    freed: set[str]
 
 
 NOTHING = Claim()
@@ -87,7 +88,7 @@ def advance(
         rows = engine.run_all([locks, ("advance", parameters)], deadline_s=deadline_s)[1]
     else:
         rows = engine.run("advance", parameters, deadline_s=deadline_s)
-    claimed, lost, awaited, moved = [], [], [], {}
+    claimed, lost, awaited, moved, freed = [], [], [], {}, set()
     for row in rows:
         if row[0] == "claimed":
             claimed.append(Claimed(*row[1:]))
@@ -95,11 +96,13 @@ def advance(
             lost.append((row[1], row[2]))
         elif row[0] == "awaited":
             awaited.append(row[1])
+        elif row[0] == "freed":
+            freed.add(row[3])
         else:
             moved[row[3], row[6]] = row[7]
     place = {want.queue: want.place for want in claim.wants}
     claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
-    return Advanced(claimed, lost, awaited, moved)
+    return Advanced(claimed, lost, awaited, moved, freed)
 
 
 def start(

@@ -5,14 +5,24 @@ from collections.abc import Mapping, Sequence
 from evenflow.job import JobError
 from evenflow.settings import Queue, Retention
 from evenflow.store.engine import Engine, as_json
+from evenflow.store.limits import promote, release
 from evenflow.store.retention import kept_us
 
 
 def admit(engine: Engine, *, top: int = 1000, now: int | None = None) -> dict[str, int]:
-    """Admit arrivals and due jobs, at most `top` of each, at the current round; queue -> how many became ready."""
+    """Admit arrivals and due jobs, at most `top` of each, at the current round; queue -> how many became ready.
+
+    Jobs with concurrency keys line up at them and are ready, or blocked, by what the keys have room for.
+    """
     admitted: dict[str, int] = {}
-    for queue, count in engine.run("admit", {"top": top, "now": now}):
-        admitted[queue] = admitted.get(queue, 0) + count
+    lined_up: set[str] = set()
+    for kind, name, count in engine.run("admit", {"top": top, "now": now}):
+        if kind == "queue":
+            admitted[name] = admitted.get(name, 0) + count
+        elif kind == "limiter":
+            lined_up.add(name)
+    for queue in promote(engine, lined_up, now=now):
+        admitted[queue] = admitted.get(queue, 0) + 1
     return admitted
 
 
@@ -25,7 +35,9 @@ def next_due(engine: Engine) -> int | None:
 def expire(engine: Engine, retention: Retention, *, top: int = 1000, now: int | None = None) -> list[int]:
     """End jobs as `expired` whose good_until passed before they started. A job in flight is the worker's to judge."""
     rows = engine.run("expire", {"top": top, "keep_us": kept_us(retention, "expired"), "now": now})
-    return [job for (job,) in rows]
+    expired = [job for (job,) in rows]
+    release(engine, expired, now=now)
+    return expired
 
 
 def withdraw(
@@ -44,7 +56,9 @@ def withdraw(
             "error": None if error is None else as_json(error),
         },
     )  # fmt: skip
-    return dict(rows)
+    outcomes: dict[int, str] = dict(rows)
+    release(engine, [job for job, outcome in outcomes.items() if outcome == "ended"], now=now)
+    return outcomes
 
 
 def retry(engine: Engine, ids: Sequence[int], *, now: int | None = None) -> list[int]:

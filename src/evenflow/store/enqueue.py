@@ -6,7 +6,7 @@ import msgspec
 
 from evenflow.errors import DuplicateJob, StoreUnavailable
 from evenflow.ids import IdSource, id_text
-from evenflow.job import NewJob
+from evenflow.job import Limit, NewJob
 from evenflow.store.engine import Row, Steps, as_json
 
 Sign = Callable[[NewJob, int], str | None]
@@ -35,6 +35,7 @@ class _Item(msgspec.Struct, omit_defaults=True, gc=False):
     signature: str | None = None
     headers: str | None = None
     options: str | None = None
+    limits: str | None = None
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -70,6 +71,8 @@ def enqueue_steps(
         try:
             rows = yield "enqueue_arriving" if arriving else "enqueue", _parameters(batch, sign, now)
             added = rows[0][0]
+            if holds := _holds(batch):
+                yield "add_holds", {"holds": as_json(holds)}
         except StoreUnavailable:
             if arriving:
                 raise
@@ -123,6 +126,19 @@ def _duplicate(job: NewJob, holder: int, batch: Sequence[int]) -> DuplicateJob:
     return DuplicateJob(f"task {job.task!r}: job {found} with the same unique key is open", job_id=found)
 
 
+def _holds(batch: list[tuple[int, NewJob]]) -> list[dict[str, object]]:
+    return [{"job_id": number, **limit} for number, job in batch for limit in limit_rows(job.limits)]
+
+
+def limit_rows(limits: Sequence[Limit]) -> list[dict[str, object]]:
+    """The keys of a job as they are stored: in the order of their names, which is the order of taking them."""
+    ordered = enumerate(sorted(limits, key=lambda limit: limit.name), start=1)
+    return [
+        {"ordinal": place, "limiter": each.name, "most": each.most, "keep_us": each.keep_us}
+        for place, each in ordered
+    ]
+
+
 def _key(number: int, job: NewJob) -> dict[str, int | str | None]:
     return {"id": number, "unique_key": job.unique_key}
 
@@ -141,7 +157,7 @@ def _parameters(batch: list[tuple[int, NewJob]], sign: Sign | None, now: int | N
             _Item(
                 number, line.line, line.jobs, job.task, job.max_attempts, job.payload, job.run_at, job.good_until,
                 job.run_id, job.unique_key, job.fails_on_crash, sign(job, number) if sign else None, job.headers,
-                job.options,
+                job.options, as_json(limit_rows(job.limits)) if job.limits else None,
             )
         )  # fmt: skip
     return {"batch": as_json(items), "lines": as_json(list(lines.values())), "now": now}

@@ -5,6 +5,7 @@ import msgspec
 from evenflow.job import MAX_CRASHES, JobError
 from evenflow.settings import Retention
 from evenflow.store.engine import Engine, as_json
+from evenflow.store.limits import release
 from evenflow.store.retention import kept_us
 
 BATCH = 500
@@ -115,7 +116,9 @@ def rescue(
             "keep_cancelled_us": kept_us(retention, "cancelled"),
         },
     )  # fmt: skip
-    return [Rescued(*row) for row in rows]
+    rescued = [Rescued(*row) for row in rows]
+    release(engine, [job.id for job in rescued if job.state != "ready"], now=now)
+    return rescued
 
 
 def free_expired_claims(engine: Engine, *, top: int = BATCH, now: int | None = None) -> list[int]:

@@ -20,7 +20,7 @@ from evenflow.errors import StoreUnavailable
 from evenflow.ids import id_text
 from evenflow.job import Claimed, End
 from evenflow.settings import Settings
-from evenflow.store import control, leases, reads
+from evenflow.store import control, leases, limits, reads
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
@@ -178,8 +178,10 @@ class Pump:
         if self._capped and len(self._unwritten) > len(answer.claimed):
             self._waker.wake(*self._capped)  # we leave room under a cap that others may be waiting for
         self._unwritten = []
+        if answer.freed:
+            self._pass_on(answer.freed)
         if claim is not NOTHING:
-            self._hungry = _may_leave_more(claim, answer.claimed)
+            self._hungry = _may_leave_more(claim, answer.claimed) or bool(answer.freed)
             self._postpone_poll(now)
             self._bounds.note(answer.claimed, answer.moved)
             if claim.moves_v and answer.claimed:
@@ -189,6 +191,12 @@ class Pump:
         else:
             self._held.extend(answer.claimed)
         self._tell(answer)
+
+    def _pass_on(self, limiters: set[str]) -> None:
+        """Keys that our jobs have let go of go to the next in line, wherever those are served."""
+        queues = limits.promote(self._engine, limiters)
+        self._hungry = self._hungry or bool(queues & set(self._serving.names))
+        self._waker.wake(*queues)
 
     def _start(self, jobs: Sequence[Claimed]) -> None:
         self._ran += len(jobs)

@@ -110,7 +110,7 @@ class Supervisor:
         running: list[Service] = [self._heart]
         if services:
             running += [
-                Dispatcher(self._engine, settings.retention),
+                Dispatcher(self._engine, settings.retention, settings.concurrency_maintenance_interval_s),
                 Rescuer(self._engine, settings),
                 Pruner(self._engine),
             ]

@@ -7,7 +7,8 @@
 --   lock, updates by ctid. MATERIALIZED, because IN (SELECT .. LIMIT) may claim more than LIMIT.
 -- caps: a capped queue, or a capped cluster, gives nothing unless lock_caps came before in the same transaction: a count
 --   in the statement that waits for a lock would see the state before the wait. What ends here makes room here.
--- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), moved (V of a band is now this
+-- keys: what ends lets go of its keys, what is to be retried later lines up anew when it is due.
+-- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), moved (V of a band is now this
 --   turn: from here on everything enters behind it), claimed. V is moved by whoever finds its row free.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 ends as materialized (
@@ -22,13 +23,13 @@ ended as (
 archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
-    options, errors, progress, payload, result)
+    options, errors, progress, payload, limits, result)
   select id, now + end_keep_us, created_at, run_at, started_at, now, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes + crashed, priority, fails_on_crash, end_state, queue, task, group_key, unique_key, signature, headers,
     options,
     case when error is null then errors when errors is null or length(errors) > 65536 then '[' || error || ']'
          else left(errors, -1) || ',' || error || ']' end,
-    progress, payload, result
+    progress, payload, limits, result
   from ended, clock where end_keep_us > 0
 ),
 returned as (
@@ -40,7 +41,16 @@ returned as (
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
   from ends e, clock
   where j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint) and e.state in ('ready', 'scheduled')
-  returning j.id, j.epoch, j.queue
+  returning j.id, j.epoch, j.queue, j.state, j.limits
+),
+freed as (
+  delete from evenflow.hold h using ended d where d.limits is not null and h.job_id = d.id
+  returning h.limiter
+),
+parked as (
+  update evenflow.hold h set phase = 0, held_at = null from returned r
+  where r.limits is not null and r.state = 'scheduled' and h.job_id = r.id
+  returning h.limiter
 ),
 wanted as materialized (
   select w.queue, w.place, case when q.max_concurrency is null then w.top
@@ -113,6 +123,9 @@ where (e.id, e.epoch) not in (select d.id, d.epoch from ended d) and (e.id, e.ep
 union all
 select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from ended d where d.awaited
+union all
+select 'freed', 0, 0, f.limiter, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+from (select limiter from freed union select limiter from parked) f
 union all
 select 'moved', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null
 from (select * from first_round union all select * from next_round) m

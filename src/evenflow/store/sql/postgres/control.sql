@@ -11,10 +11,10 @@ ended as (delete from evenflow.job j using late where j.id = late.id returning j
 archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
-    options, errors, progress, payload)
+    options, errors, progress, payload, limits)
   select id, now + cast(:keep_us as bigint), created_at, run_at, started_at, now, good_until, worker, run_id, epoch,
     attempt, max_attempts, crashes, priority, fails_on_crash, 'expired', queue, task, group_key, unique_key, signature, headers, options,
-    errors, progress, payload
+    errors, progress, payload, limits
   from ended, clock where cast(:keep_us as bigint) > 0
 )
 select id from ended;
@@ -33,13 +33,13 @@ ended as (delete from evenflow.job j using named n where j.id = n.id and not n.i
 archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
-    options, errors, progress, payload)
+    options, errors, progress, payload, limits)
   select id, now + cast(:keep_us as bigint), created_at, run_at, started_at, now, good_until, worker, run_id, epoch,
     attempt, max_attempts, crashes, priority, fails_on_crash, cast(:state as text), queue, task, group_key, unique_key, signature, headers,
     options,
     case when cast(:error as text) is null then errors when errors is null then '[' || cast(:error as text) || ']'
          else left(errors, -1) || ',' || cast(:error as text) || ']' end,
-    progress, payload
+    progress, payload, limits
   from ended, clock where cast(:keep_us as bigint) > 0
 ),
 flagged as (
@@ -68,13 +68,20 @@ with named as materialized (
 ),
 back as (
   insert into evenflow.job (id, created_at, run_at, run_id, epoch, max_attempts, priority, fails_on_crash, state, queue, task, group_key,
-    unique_key, signature, headers, options, errors, payload)
+    unique_key, signature, headers, options, errors, limits, payload)
   select n.id, n.created_at, now, n.run_id, n.epoch, n.max_attempts, n.priority, n.fails_on_crash, 'arriving', n.queue, n.task, n.group_key,
-    n.unique_key, n.signature, n.headers, n.options, n.errors, n.payload
+    n.unique_key, n.signature, n.headers, n.options, n.errors, n.limits, n.payload
   from named n, (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
   order by n.id
   on conflict do nothing
   returning id
+),
+held as (
+  insert into evenflow.hold (job_id, ordinal, limiter, most, keep_us, priority, turn)
+  select n.id, h.ordinal, h.limiter, h.most, h.keep_us, n.priority, 0
+  from back join named n on n.id = back.id
+  cross join lateral jsonb_to_recordset(cast(n.limits as jsonb)) as h (ordinal smallint, limiter text, most integer, keep_us bigint)
+  where n.limits is not null
 ),
 gone as (delete from evenflow.history h using back where h.id = back.id)
 select id from back;

@@ -64,13 +64,13 @@ select count(*) as added from added;
 -- The next pump admits the jobs after the caller's commit.
 with added as (
   insert into evenflow.job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
-    run_id, unique_key, fails_on_crash, signature, headers, options, payload, state)
+    run_id, unique_key, fails_on_crash, signature, headers, options, limits, payload, state)
   select b.id, l.queue, b.task, l.priority, l.group_key, b.max_attempts, now, coalesce(b.run_at, now), b.good_until,
-    b.run_id, b.unique_key, coalesce(b.fails_on_crash, false), b.signature, b.headers, b.options, b.payload, 'arriving'
+    b.run_id, b.unique_key, coalesce(b.fails_on_crash, false), b.signature, b.headers, b.options, b.limits, b.payload, 'arriving'
   from (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock,
   jsonb_to_recordset(cast(:batch as jsonb)) as b (
     id bigint, line integer, rank integer, task text, max_attempts integer, run_at bigint, good_until bigint, run_id bigint,
-    unique_key text, fails_on_crash boolean, signature text, headers text, options text, payload text)
+    unique_key text, fails_on_crash boolean, signature text, headers text, options text, limits text, payload text)
   join jsonb_to_recordset(cast(:lines as jsonb)) as l (line integer, queue text, priority smallint, group_key text) on l.line = b.line
   order by b.id
   on conflict do nothing
@@ -110,11 +110,12 @@ select set_config('synchronous_commit', 'off', true) as sent from pg_notify(cast
 select pg_notify(cast(:channel as text), cast(:payload as text)) as sent;
 
 -- name: admit
--- returns: queue, admitted
+-- returns: kind, name, jobs
 -- The admission of jobs that are already rows: arrivals whose caller has committed, and scheduled jobs that are due
 -- (retries too). The same rule as in enqueue; a job that was claimed before (epoch > 0) has had its turn, so it does not
 -- queue up behind its own group again but enters at the current round. Of several such jobs of a group, one per round:
--- a tenant whose thousands fail and come back together must not fill the round. Bounded by `top`; skips locked rows.
+-- a tenant whose thousands fail and come back together must not fill the round. A job with keys lines up at its first one.
+-- Bounded by `top`; skips locked rows.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 arrived as materialized (
   select j.id from evenflow.job j where j.state = 'arriving' order by j.id
@@ -174,11 +175,19 @@ placed as materialized (
   left join lines l on l.line = b.line
 ),
 admitted as (
-  update evenflow.job j set state = case when p.is_due then 'ready' else 'scheduled' end, turn = p.turn
+  update evenflow.job j set turn = p.turn,
+    state = case when not p.is_due then 'scheduled' when j.limits is not null then 'blocked' else 'ready' end
   from placed p where j.id = p.id
-  returning j.queue, p.is_due
+  returning j.id, j.queue, j.state, j.turn
+),
+lined_up as (
+  update evenflow.hold h set phase = 1, turn = a.turn from admitted a
+  where a.state = 'blocked' and h.job_id = a.id and h.ordinal = 1
+  returning h.limiter
 )
-select queue, count(*) as admitted from admitted where is_due group by queue;
+select 'queue' as kind, queue as name, count(*) as jobs from admitted where state = 'ready' group by queue
+union all
+select 'limiter', limiter, count(*) from lined_up group by limiter;
 
 -- name: next_due
 -- mode: read

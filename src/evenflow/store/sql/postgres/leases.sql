@@ -71,12 +71,12 @@ ended as (
 archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
-    options, errors, progress, payload)
+    options, errors, progress, payload, limits)
   select id, now + keep_us, created_at, run_at, started_at, now, good_until, worker, run_id, epoch, attempt, max_attempts,
     crashes + cast(was_running as integer), priority, fails_on_crash, fate, queue, task, group_key, unique_key, signature, headers, options,
     case when errors is null or length(errors) > 65536 then '[' || cast(:error as text) || ']'
          else left(errors, -1) || ',' || cast(:error as text) || ']' end,
-    progress, payload
+    progress, payload, limits
   from ended, clock where keep_us > 0
 ),
 returned as (

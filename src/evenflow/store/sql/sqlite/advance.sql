@@ -19,14 +19,30 @@ where e.state not in ('ready', 'scheduled');
 
 insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
   epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
-  headers, options, errors, progress, payload, result)
+  headers, options, errors, progress, payload, limits, result)
 select j.id, :now + e.keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
   j.epoch, j.attempt, j.max_attempts, j.crashes + e.crashed, j.priority, j.fails_on_crash, e.state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
-  j.headers, j.options, case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || e.error || ']' end, j.progress, j.payload, e.result
+  j.headers, j.options, case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || e.error || ']' end, j.progress, j.payload, j.limits, e.result
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker
 where e.state not in ('ready', 'scheduled') and e.keep_us > 0;
+
+delete from evenflow_hold where job_id in (
+  select j.id from json_each(:ends) e
+  cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
+  where e.value ->> 'state' not in ('ready', 'scheduled') and j.limits is not null)
+returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
+  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
+  null as headers, null as options;
+
+update evenflow_hold set phase = 0, held_at = null where job_id in (
+  select j.id from json_each(:ends) e
+  cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
+  where e.value ->> 'state' = 'scheduled' and j.limits is not null)
+returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
+  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
+  null as headers, null as options;
 
 delete from evenflow_job where id in (
   select j.id from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,

@@ -2,10 +2,10 @@
 -- returns: id
 insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
   epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
-  headers, options, errors, progress, payload)
+  headers, options, errors, progress, payload, limits)
 select j.id, :now + :keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
   j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, 'expired', j.queue, j.task, j.group_key, j.unique_key, j.signature,
-  j.headers, j.options, j.errors, j.progress, j.payload
+  j.headers, j.options, j.errors, j.progress, j.payload, j.limits
 from evenflow_job j where :keep_us > 0 and j.id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top);
 
 delete from evenflow_job where id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top)
@@ -15,10 +15,10 @@ returning id;
 -- returns: id, outcome
 insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
   epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
-  headers, options, errors, progress, payload)
+  headers, options, errors, progress, payload, limits)
 select j.id, :now + :keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
   j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, :state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
-  j.headers, j.options, case when :error is null then j.errors when j.errors is null then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end, j.progress, j.payload
+  j.headers, j.options, case when :error is null then j.errors when j.errors is null then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end, j.progress, j.payload, j.limits
 from evenflow_job j where :keep_us > 0 and j.id in (select value from json_each(:ids)) and j.state not in ('claimed', 'running');
 
 delete from evenflow_job where id in (select value from json_each(:ids)) and state not in ('claimed', 'running')
@@ -36,12 +36,21 @@ returning id;
 -- name: revive
 -- returns: id
 insert into evenflow_job (id, created_at, run_at, run_id, epoch, max_attempts, priority, fails_on_crash, state, queue, task,
-  group_key, unique_key, signature, headers, options, errors, payload)
+  group_key, unique_key, signature, headers, options, errors, limits, payload)
 select h.id, h.created_at, :now, h.run_id, h.epoch, h.max_attempts, h.priority, h.fails_on_crash, 'arriving', h.queue, h.task,
-  h.group_key, h.unique_key, h.signature, h.headers, h.options, h.errors, h.payload
+  h.group_key, h.unique_key, h.signature, h.headers, h.options, h.errors, h.limits, h.payload
 from evenflow_history h
 where h.id in (select value from json_each(:ids)) and h.state in ('failed', 'quarantined', 'cancelled', 'discarded', 'expired')
 order by h.id
+on conflict do nothing;
+
+insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, priority, turn)
+select j.id, l.value ->> 'ordinal', l.value ->> 'limiter', l.value ->> 'most', l.value ->> 'keep_us', j.priority, 0
+from json_each(:ids) n
+cross join evenflow_history h on h.id = n.value
+cross join evenflow_job j on j.id = h.id
+cross join json_each(j.limits) l
+where j.state = 'arriving'
 on conflict do nothing;
 
 delete from evenflow_history where id in (select value from json_each(:ids)) and id in (select id from evenflow_job)

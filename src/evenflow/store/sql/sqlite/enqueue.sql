@@ -65,14 +65,14 @@ select changes() as added;
 -- Inside a caller's transaction, on the caller's connection. Begins with INSERT, because Python's sqlite3 looks at the
 -- first word to see whether to open the transaction that the caller expects.
 insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
-  run_id, unique_key, fails_on_crash, signature, headers, options, payload, state)
+  run_id, unique_key, fails_on_crash, signature, headers, options, limits, payload, state)
 with lines as materialized (
   select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key
   from json_each(:lines)
 )
 select b.value ->> 'id', l.queue, b.value ->> 'task', l.priority, l.group_key, b.value ->> 'max_attempts', :now,
   coalesce(b.value ->> 'run_at', :now), b.value ->> 'good_until', b.value ->> 'run_id', b.value ->> 'unique_key',
-  coalesce(b.value ->> 'fails_on_crash', 0), b.value ->> 'signature', b.value ->> 'headers', b.value ->> 'options', b.value ->> 'payload',
+  coalesce(b.value ->> 'fails_on_crash', 0), b.value ->> 'signature', b.value ->> 'headers', b.value ->> 'options', b.value ->> 'limits', b.value ->> 'payload',
   'arriving'
 from json_each(:batch) b cross join lines l on l.line = b.value ->> 'line'
 where not exists (
@@ -109,7 +109,7 @@ select :channel || :payload as sent;
 select :channel || :payload as sent;
 
 -- name: admit
--- returns: queue, admitted
+-- returns: kind, name, jobs
 -- An arrival becomes `scheduled` first, so that one admission handles arrivals and due jobs alike. A job that was
 -- claimed before (epoch > 0) enters at the current round, not behind its own group; of several, one per round.
 insert into evenflow_band (queue, priority)
@@ -166,8 +166,16 @@ placed as materialized (
     left join evenflow_group_weight w on w.queue = d.queue and w.group_key = d.group_key
     left join evenflow_group_cost c on c.queue = d.queue and c.group_key = d.group_key)
 )
-update evenflow_job set state = 'ready', turn = p.turn from placed p where evenflow_job.id = p.id
-returning queue, 1 as admitted;
+update evenflow_job set state = case when limits is null then 'ready' else 'arriving' end, turn = p.turn
+from placed p where evenflow_job.id = p.id
+returning case when limits is null then 'queue' else 'blocked' end as kind, queue as name, 1 as jobs;
+
+-- Jobs with keys line up at their first one. For a moment they are `arriving` with a turn, which an index finds.
+update evenflow_hold set phase = 1, turn = (select j.turn from evenflow_job j where j.id = evenflow_hold.job_id)
+where ordinal = 1 and job_id in (select id from evenflow_job where state = 'arriving' and turn > 0)
+returning 'limiter' as kind, limiter as name, 1 as jobs;
+
+update evenflow_job set state = 'blocked' where id in (select id from evenflow_job where state = 'arriving' and turn > 0);
 
 -- name: next_due
 -- mode: read

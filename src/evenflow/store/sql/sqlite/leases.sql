@@ -42,10 +42,10 @@ update evenflow_job set lease_until = -1 where id in (
 
 insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
   epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
-  headers, options, errors, progress, payload)
+  headers, options, errors, progress, payload, limits)
 select j.id, :now + j.keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
   j.epoch, j.attempt, j.max_attempts, j.crashes + (j.state = 'running'), j.priority, j.fails_on_crash, j.fate, j.queue, j.task, j.group_key, j.unique_key, j.signature,
-  j.headers, j.options, case when j.errors is null or length(j.errors) > 65536 then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end, j.progress, j.payload
+  j.headers, j.options, case when j.errors is null or length(j.errors) > 65536 then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end, j.progress, j.payload, j.limits
 from (select *, case fate when 'failed' then :keep_failed_us when 'quarantined' then :keep_quarantined_us else :keep_cancelled_us end as keep_us
   from (select *, case when cancel_at is not null then 'cancelled' when state = 'running' and fails_on_crash then 'failed'
       when state = 'running' and crashes + 1 >= :max_crashes then 'quarantined' else 'ready' end as fate

@@ -1,0 +1,86 @@
+"""The concurrency keys of a task's calls: compiled at declaration, turned into limits at each enqueue."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from evenflow.checks import whole
+from evenflow.codec import CallSignature
+from evenflow.errors import ConfigError, EnqueueError
+from evenflow.job import Limit
+from evenflow.limits import Concurrency
+from evenflow.queues import Queue
+from evenflow.rules.keys import Key, scope_key
+
+GROUP_PLACE_KEPT_US = 180_000_000
+
+
+class KeyedLimits:
+    """The `concurrency=` of a task. `of` gives the limits of one call; the store keeps them."""
+
+    def __init__(
+        self, task: str, declared: Sequence[Concurrency], signature: CallSignature, mistakes: list[str]
+    ) -> None:
+        self._task = task
+        self._signature = signature
+        self._rules: list[tuple[Concurrency, Key | None]] = []
+        for rule in declared:
+            try:
+                self._rules.append((rule, self._compiled(rule)))
+            except ConfigError as wrong:
+                mistakes += [mistake.removeprefix(f"task {task!r}: ") for mistake in wrong.mistakes]
+
+    @property
+    def discards(self) -> bool:
+        return any(rule.on_conflict == "discard" for rule, _ in self._rules)
+
+    def of(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], group: str | None, queue: Queue
+    ) -> tuple[Limit, ...]:
+        """The limits of a call; a rule whose key is None does not apply to it."""
+        found = [] if queue.group_concurrency is None or group is None else [_group_limit(queue, group)]
+        if self._rules:
+            arguments = self._signature.arguments(args, kwargs)
+            found += [
+                limit for rule, key in self._rules if (limit := self._limit(rule, key, arguments)) is not None
+            ]
+        return tuple(found)
+
+    def _compiled(self, rule: Concurrency) -> Key | None:
+        if rule.key is None:
+            return None
+        return Key(rule.key, parameters=self._signature.names, task=self._task, option="concurrency")
+
+    def _limit(self, rule: Concurrency, key: Key | None, arguments: dict[str, Any]) -> Limit | None:
+        name = f"key:{scope_key(rule.scope or self._task)}"
+        value = None if key is None else key.text(arguments)
+        if key is not None and value is None:
+            return None
+        return Limit(
+            name if value is None else f"{name}:{value}", self._most(rule, value, arguments), rule.duration_us
+        )
+
+    def _most(self, rule: Concurrency, value: str | None, arguments: dict[str, Any]) -> int:
+        if isinstance(rule.to, Mapping):
+            found = rule.to.get(value or "", rule.to.get("*"))
+            if found is None:
+                raise EnqueueError(
+                    f"task {self._task!r}: concurrency: no limit for key {value!r}; add it, or '*', to the table"
+                )
+            return found
+        return self._called(rule.to, arguments) if callable(rule.to) else rule.to
+
+    def _called(self, to: Callable[..., int], arguments: dict[str, Any]) -> int:
+        try:
+            most = to(**arguments)
+        except Exception as wrong:
+            raise EnqueueError(
+                f"task {self._task!r}: concurrency: to() raised {type(wrong).__name__}: {wrong}"
+            ) from wrong
+        if mistakes := whole("to()", most, 1):
+            raise EnqueueError(f"task {self._task!r}: concurrency: {mistakes[0]}")
+        return most
+
+
+def _group_limit(queue: Queue, group: str) -> Limit:
+    assert queue.group_concurrency is not None
+    return Limit(f"group:{queue.name}:{group}", queue.group_concurrency, GROUP_PLACE_KEPT_US)

@@ -1,0 +1,85 @@
+"""Concurrency keys: who holds them, who waits, and giving free places to the next in line.
+
+Capacity is the set of hold rows of a key, counted under the lock of its limiter row; there is no counter that could leak.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from evenflow.store.engine import Engine, as_json
+
+BATCH = 500
+
+
+class Limiter(msgspec.Struct, frozen=True):
+    """A key as the store knows it: its limit, how many jobs hold it, how many wait for it."""
+
+    name: str
+    most: int
+    held: int
+    waiting: int
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """One job at one key. `phase`: 0 later, 1 waiting, 2 held; `held` is how many jobs hold the key."""
+
+    limiter: str
+    phase: int
+    most: int
+    held: int
+
+
+def promote(engine: Engine, limiters: Iterable[str], *, now: int | None = None) -> set[str]:
+    """Give the free places of these keys to the jobs that wait for them, by priority and turn; queues with ready jobs.
+
+    A job that has another key to take moves on to it, so the keys that follow are promoted too. Concurrent promotions of
+    one key go one after the other; the limit is never exceeded.
+    """
+    queues: set[str] = set()
+    names = sorted(set(limiters))
+    while names:
+        following: set[str] = set()
+        for start in range(0, len(names), BATCH):
+            batch = names[start : start + BATCH]
+            for kind, name in engine.run("promote", {"limiters": as_json(batch), "top": BATCH, "now": now}):
+                if kind == "queue":
+                    queues.add(name)
+                elif kind == "limiter":
+                    following.add(name)
+        names = sorted(following)
+    return queues
+
+
+def release(engine: Engine, ids: Sequence[int], *, now: int | None = None) -> set[str]:
+    """Jobs that ended outside of a worker let go of their keys, and the next ones get them; queues with ready jobs."""
+    if not ids:
+        return set()
+    return promote(engine, {name for (name,) in engine.run("release_holds", {"ids": as_json(ids)})}, now=now)
+
+
+def sweep(engine: Engine, *, top: int = BATCH, now: int | None = None) -> set[str]:
+    """The net below every road: frees what no job holds any more, takes back places that were kept too long by a job
+    that did not start, and promotes every key with room; queues with ready jobs."""
+    found = {name for (name,) in engine.run("sweep_holds", {"top": top, "now": now})}
+    return promote(engine, found, now=now)
+
+
+def forget_idle(engine: Engine, *, top: int = BATCH) -> int:
+    """Remove limiters that nobody holds or waits for."""
+    return len(engine.run("forget_limiters", {"top": top}))
+
+
+def limiters(engine: Engine, *, top: int = 1000) -> list[Limiter]:
+    """Every key that is held or waited for."""
+    return [Limiter(*row) for row in engine.run("list_limiters", {"top": top})]
+
+
+def holds(engine: Engine, job: int) -> list[Hold]:
+    """The keys of one job, in the order in which it takes them."""
+    return [Hold(*row) for row in engine.run("holds_of", {"id": job})]
+
+
+def holders(engine: Engine, limiter: str, *, top: int = 10) -> list[int]:
+    """Jobs that hold a key."""
+    return [job for (job,) in engine.run("holders_of", {"limiter": limiter, "top": top})]

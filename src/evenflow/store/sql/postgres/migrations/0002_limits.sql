@@ -1,0 +1,29 @@
+-- Concurrency keys. Capacity is the set of hold rows, never a counter that goes up and down.
+
+-- What a key allows, and the row that whoever counts its holds must lock first.
+create table evenflow.limiter (
+  name  text primary key,
+  most  integer not null check (most >= 0)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.01);
+
+-- One job at one key. A job with several keys takes them in the order of `ordinal`, which is that of their names.
+-- phase: 0 later (not due, or an earlier key is not held yet), 1 waiting, 2 held.
+create table evenflow.hold (
+  job_id    bigint not null,
+  turn      double precision not null,
+  held_at   bigint,
+  keep_us   bigint not null,
+  most      integer not null,
+  ordinal   smallint not null,
+  phase     smallint not null default 0,
+  priority  smallint not null,
+  limiter   text not null,
+  primary key (job_id, ordinal)
+) with (autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02);
+
+-- Counts the holders of a key (phase 2) and finds its next job (phase 1) in the order of release.
+create index hold_line on evenflow.hold (limiter, phase, priority, turn, job_id);
+
+-- The keys of a job as JSON, so that a job that is revived from history waits for them again.
+alter table evenflow.job add column limits text;
+alter table evenflow.history add column limits text;

@@ -1,0 +1,93 @@
+-- name: add_holds
+-- returns: job_id
+insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, priority, turn)
+select j.id, h.value ->> 'ordinal', h.value ->> 'limiter', h.value ->> 'most', h.value ->> 'keep_us', j.priority, 0
+from json_each(:holds) h cross join evenflow_job j on j.id = h.value ->> 'job_id'
+where true
+returning job_id;
+
+-- name: promote
+-- returns: kind, name
+-- The write lock is the lock of every key. Places are given one job at a time within a statement: see the twin.
+insert into evenflow_limiter as l (name, most)
+select name, most from (
+  select n.value as name, (
+    select h.most from evenflow_hold h where h.limiter = n.value and h.phase = 1 order by h.priority, h.turn, h.job_id limit 1) as most
+  from json_each(:limiters) n)
+where most is not null
+on conflict (name) do update set most = excluded.most where l.most <> excluded.most;
+
+-- held_at = -1 marks what this promotion grants, for the statements that follow.
+update evenflow_hold set phase = 2, held_at = -1
+where (job_id, ordinal) in (
+  select w.value ->> 0, w.value ->> 1 from evenflow_limiter l
+  cross join json_each((
+    select json_group_array(json_array(job_id, ordinal)) from (
+      select h.job_id, h.ordinal from evenflow_hold h
+      where h.limiter = l.name and h.phase = 1 order by h.priority, h.turn, h.job_id limit :top))) w
+  where l.name in (select value from json_each(:limiters))
+    and w.key < l.most - (select count(*) from evenflow_hold o where o.limiter = l.name and o.phase = 2));
+
+update evenflow_hold set phase = 1
+where (job_id, ordinal) in (select h.job_id, h.ordinal + 1 from evenflow_hold h where h.limiter in (select value from json_each(:limiters)) and h.phase = 2 and h.held_at = -1)
+returning 'limiter' as kind, limiter as name;
+
+update evenflow_job set state = 'ready', turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
+              else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
+where state = 'blocked' and id in (
+  select h.job_id from evenflow_hold h where h.limiter in (select value from json_each(:limiters)) and h.phase = 2 and h.held_at = -1
+    and not exists (select 1 from evenflow_hold o where o.job_id = h.job_id and o.ordinal = h.ordinal + 1))
+returning 'queue' as kind, queue as name;
+
+update evenflow_hold set held_at = :now where limiter in (select value from json_each(:limiters)) and phase = 2 and held_at = -1;
+
+-- name: release_holds
+-- returns: limiter
+delete from evenflow_hold where job_id in (select value from json_each(:ids)) returning limiter;
+
+-- name: sweep_holds
+-- returns: limiter
+delete from evenflow_hold where (job_id, ordinal) in (
+  select h.job_id, h.ordinal from evenflow_hold h where not exists (select 1 from evenflow_job j where j.id = h.job_id) limit :top)
+returning limiter;
+
+update evenflow_job set state = 'blocked' where state = 'ready' and id in (
+  select h.job_id from evenflow_hold h where h.phase = 2 and h.held_at + h.keep_us <= :now limit :top);
+
+update evenflow_hold set phase = case when ordinal = 1 then 1 else 0 end, held_at = null, turn = :now
+where job_id in (
+  select h.job_id from evenflow_hold h join evenflow_job j on j.id = h.job_id
+  where h.phase = 2 and h.held_at + h.keep_us <= :now and j.state = 'blocked')
+returning limiter;
+
+select l.name as limiter from evenflow_limiter l
+where exists (select 1 from evenflow_hold h where h.limiter = l.name and h.phase = 1)
+  and (select count(*) from evenflow_hold h where h.limiter = l.name and h.phase = 2) < l.most
+limit :top;
+
+select distinct h.limiter from (select limiter from evenflow_hold where phase = 1 limit :top) h
+where not exists (select 1 from evenflow_limiter l where l.name = h.limiter);
+
+-- name: forget_limiters
+-- returns: name
+delete from evenflow_limiter where name in (
+  select l.name from evenflow_limiter l where not exists (select 1 from evenflow_hold h where h.limiter = l.name) limit :top)
+returning name;
+
+-- name: list_limiters
+-- mode: read
+-- returns: name, most, held, waiting
+select l.name, l.most, (select count(*) from evenflow_hold h where h.limiter = l.name and h.phase = 2) as held,
+  (select count(*) from evenflow_hold h where h.limiter = l.name and h.phase = 1) as waiting
+from evenflow_limiter l order by l.name limit :top;
+
+-- name: holds_of
+-- mode: read
+-- returns: limiter, phase, most, held
+select h.limiter, h.phase, h.most, (select count(*) from evenflow_hold o where o.limiter = h.limiter and o.phase = 2) as held
+from evenflow_hold h where h.job_id = :id order by h.ordinal;
+
+-- name: holders_of
+-- mode: read
+-- returns: job_id
+select h.job_id from evenflow_hold h where h.limiter = :limiter and h.phase = 2 order by h.priority, h.turn, h.job_id limit :top;
