@@ -79,7 +79,7 @@ def large(stores: Stores, kind: str, sizes: Sizes) -> Iterator[Scale]:
     with stores.engine(kind, flushes=False) as engine:
         seeder = Seeder(engine, sizes.groups)
         seeder.add_finished(sizes.finished)
-        seeder.add(sizes.blocked, "blocked")
+        seeder.add_blocked(sizes.blocked)
         yield _seeded("large", engine, seeder, sizes.many_ready)
 
 

@@ -33,7 +33,7 @@ def drain(stores: Stores, sizes: Sizes) -> Report:
     rows: list[tuple[Cell, ...]] = []
     for kind, engine in ENGINES.items():
         alone: dict[str, Drain] = {}
-        for processes in (1, 2):
+        for processes in sizes.drain_processes:
             for body in ("function", "coroutine"):
                 found = drained(stores, kind, body, processes, sizes.drain_jobs)
                 one = alone.setdefault(body, found)

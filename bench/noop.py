@@ -1,6 +1,5 @@
 """The app that benchmarked workers serve: bodies that do nothing. `EVENFLOW_URL` names its database."""
 
-import sys
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -39,6 +38,3 @@ def declare(app: Client) -> Bodies:
 
 app = Evenflow()
 declare(app)
-
-if __name__ == "__main__":
-    app.run_worker(concurrency=int(sys.argv[1]))

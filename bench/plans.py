@@ -1,6 +1,6 @@
 """How a database finds the jobs of a claim, by its own account: EXPLAIN of the very statement that workers run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,11 @@ class Recorder:
     def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
         self.parameters = dict(parameters)
         return []
+
+    def run_all(
+        self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
+    ) -> list[list[Row]]:
+        return [self.run(name, parameters) for name, parameters in units]
 
     def close(self) -> None: ...
 

@@ -29,6 +29,12 @@ insert into evenflow_history (id, expires_at, created_at, run_at, started_at, fi
 select i, :expires, :now, :now, :now, :now, 1, 1, 1, 0, 0, false, 'succeeded', :queue, 'bench.noop', {GROUP},
   '["tenant",1]', 'null' from n"""
 
+# Keys that are full, with nobody on them: their jobs wait, and no look finds anything to promote.
+LIMITERS = "insert into evenflow_limiter (name, most) select 'key-' || i, 0 from n"
+HOLDS = """
+insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, priority, turn, phase)
+select i, 1, 'key-' || (i % :groups), 0, 180000000, 0, i / :groups + 1, 1 from n"""
+
 
 class Seeder:
     """Adds rows to one store. Ids grow from call to call, so later jobs have later turns."""
@@ -38,11 +44,18 @@ class Seeder:
         self._groups = groups
         self._first = 0
         fetch(engine, BANDS, {"queue": QUEUE})
-        self._number(TAILS, groups)
+        self._number(TAILS, groups, first=0)
 
-    def add(self, jobs: int, state: str = "ready") -> None:
-        """Live jobs, dealt to the groups in turn."""
-        self._number(LIVE, jobs, state=state)
+    def add(self, jobs: int) -> None:
+        """Ready jobs, dealt to the groups in turn."""
+        self._number(LIVE, jobs, state="ready")
+
+    def add_blocked(self, jobs: int) -> None:
+        """Live jobs whose keys are full."""
+        first = self._first
+        self._number(LIVE, jobs, state="blocked")
+        self._number(LIMITERS, self._groups, first=0)
+        self._number(HOLDS, jobs, first=first)
 
     def add_finished(self, jobs: int) -> None:
         """Jobs that have succeeded."""
@@ -52,14 +65,16 @@ class Seeder:
         """Live jobs, as if they had never been."""
         fetch(self._engine, f"delete from evenflow_job where id in ({','.join(map(str, ids))})")
 
-    def _number(self, statement: str, rows: int, **values: Any) -> None:
+    def _number(self, statement: str, rows: int, *, first: int | None = None, **values: Any) -> None:
+        """Run a statement over so many numbers: the next ones, unless it is told where to begin."""
         numbered = f"{NUMBERS[self._engine.kind]} {statement}"
         values |= {
             "queue": QUEUE,
             "groups": self._groups,
-            "first": self._first,
+            "first": self._first if first is None else first,
             "rows": rows,
             "now": wall_us(),
         }
-        self._first += rows
+        if first is None:
+            self._first += rows
         fetch(self._engine, numbered, values)

@@ -61,7 +61,7 @@ def passage(
     with stores.database(kind) as url, contextlib.closing(engine_of(url)) as engine:
         seeder = Seeder(engine, GROUPS)
         if not refills:
-            seeder.add(jobs)
+            seeder.add(jobs + QUARTERS * BATCH)  # a quarter ends with a whole batch
         settle(engine)
         claimer = Claimer(engine, QUEUE, BATCH, keeps_bounds=keeps_bounds)
         under_way = Passage(claimer, seeder, 0 if refills else jobs)

@@ -16,8 +16,14 @@ from bench.timing import spin_ms
 from bench.upkeep import upkeep_looks
 
 BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
-    "bulk": bulk, "single": single, "claim": claim, "upkeep": upkeep_looks, "snapshot": snapshot, "drain": drain, "pickup": pickup,
-}  # fmt: skip
+    "bulk": bulk,
+    "single": single,
+    "claim": claim,
+    "upkeep": upkeep_looks,
+    "snapshot": snapshot,
+    "drain": drain,
+    "pickup": pickup,
+}
 DISTURBED = 1.25
 
 

@@ -10,7 +10,7 @@ from bench.stores import ENGINES, Stores
 from bench.timing import Samples
 from evenflow.job import JobError
 from evenflow.settings import Retention
-from evenflow.store import control, leases, reads, upkeep
+from evenflow.store import control, leases, limits, reads, upkeep
 
 GONE = JobError("WORKER_CRASHED", "gone")
 KEPT = Retention()
@@ -24,6 +24,7 @@ LOOKS: dict[str, Callable[[Scale], object]] = {
     "expire": lambda scale: control.expire(scale.engine, KEPT),
     "free expired claims": lambda scale: leases.free_expired_claims(scale.engine),
     "rescue": lambda scale: leases.rescue(scale.engine, GONE, KEPT),
+    "sweep keys": lambda scale: limits.sweep(scale.engine),
     "prune history": lambda scale: upkeep.prune(scale.engine),
     "forget idle groups": lambda scale: upkeep.forget_idle_groups(scale.engine),
 }

@@ -41,28 +41,21 @@ def working(url: str, *, processes: int, concurrency: int) -> Iterator[Crew]:
     """Workers that have started and are idle; stopped gracefully at the end."""
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
-        started = [
-            stack.enter_context(_process(command, url, log.fileno()))
-            for command in _commands(processes, concurrency)
-        ]
+        supervisor = stack.enter_context(_process(_command(processes, concurrency), url, log.fileno()))
         engine = stack.enter_context(contextlib.closing(engine_of(url)))
         wait_until(
-            lambda: len(_worker_pids(engine)) == processes or any(process.poll() is not None for process in started),
+            lambda: len(_worker_pids(engine)) == processes or supervisor.poll() is not None,
             f"{processes} workers to register", START_TIMEOUT_S,
         )  # fmt: skip
-        if any(process.poll() is not None for process in started):
+        if supervisor.poll() is not None:
             log.seek(0)
-            raise RuntimeError(f"a worker ended at once:\n{log.read()[-2000:]}")
+            raise RuntimeError(f"the worker ended at once:\n{log.read()[-2000:]}")
         yield Crew(_worker_pids(engine))
 
 
-def _commands(processes: int, concurrency: int) -> list[list[str]]:
-    program = str(Path(sys.executable).parent / "evenflow")
-    if subprocess.run([program, "worker", "--help"], capture_output=True, check=False).returncode != 0:
-        # Without the command, a worker inside each of so many processes does the same work.
-        return [[sys.executable, "-m", "bench.noop", str(concurrency)]] * processes
+def _command(processes: int, concurrency: int) -> list[str]:
     options = ["--processes", str(processes), "--concurrency", str(concurrency), "--loglevel", "warning"]
-    return [[program, "worker", APP, *options]]
+    return [sys.executable, "-m", "evenflow", "worker", APP, *options]
 
 
 @contextlib.contextmanager

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from evenflow.client.app import Client
-from evenflow.errors import EvenflowError
+from evenflow.errors import EvenflowError, LeaseLost
 from evenflow.services.dispatcher import Dispatcher
 from evenflow.services.keeper import Keeper, Service
 from evenflow.services.pruner import Pruner
@@ -13,6 +14,7 @@ from evenflow.services.rescuer import Rescuer
 from evenflow.store.open import AnyEngine, open_engine
 from evenflow.store.signals import settle_wakers
 from evenflow.worker.local import LocalWorker
+from evenflow.worker.patience import when_available
 from evenflow.worker.pump import PumpOptions, Stop
 from evenflow.worker.serving import QueueList
 
@@ -39,11 +41,12 @@ class Evenflow(Client):
         """Run jobs in this process until stopped (Ctrl-C, TERM), or until nothing is left that could run now.
 
         Uses the same pump as `evenflow worker`. For tests, notebooks and small services; it has no supervisor, so a
-        body that kills the process takes the worker with it (its jobs are rescued by the next one).
+        body that kills the process takes the worker with it (its jobs are rescued by the next one). A database that
+        is away is waited for, as `Resilience` says.
         """
-        with self._local_worker(
-            queues, PumpOptions(concurrency, max_claim_batch, shutdown_timeout, until_empty), services
-        ) as worker:
+        self._await_database(threading.Event())
+        options = self._pump_options(concurrency, max_claim_batch, shutdown_timeout, until_empty)
+        with self._local_worker(queues, options, services) as worker:
             worker.run()
 
     async def arun_worker(
@@ -51,7 +54,12 @@ class Evenflow(Client):
         shutdown_timeout: float = 30.0, services: bool = True,
     ) -> None:  # fmt: skip
         """`run_worker` beside other coroutines, on threads of its own; cancelling it stops the worker gracefully."""
-        options = PumpOptions(concurrency, max_claim_batch, shutdown_timeout, until_empty)
+        is_cancelled = threading.Event()
+        try:
+            await asyncio.to_thread(self._await_database, is_cancelled)
+        finally:
+            is_cancelled.set()
+        options = self._pump_options(concurrency, max_claim_batch, shutdown_timeout, until_empty)
         with self._local_worker(queues, options, services) as worker:
             running = asyncio.ensure_future(asyncio.to_thread(worker.run))
             try:
@@ -61,11 +69,28 @@ class Evenflow(Client):
                 await running
                 raise
 
+    def _await_database(self, is_cancelled: threading.Event) -> None:
+        def wait(delay_s: float) -> None:
+            if is_cancelled.wait(delay_s):
+                raise EvenflowError("cancelled while the database was away")
+
+        when_available(self._producer.make_ready, self.settings.resilience, wait)
+
+    def _pump_options(
+        self, concurrency: int, max_claim_batch: int, shutdown_timeout: float, until_empty: bool
+    ) -> PumpOptions:
+        return PumpOptions(
+            concurrency,
+            max_claim_batch,
+            shutdown_timeout,
+            until_empty,
+            prefetch=self.settings.prefetch_buffer,
+        )
+
     @contextlib.contextmanager
     def _local_worker(
         self, queues: Iterable[str] | None, options: PumpOptions, services: bool
     ) -> Iterator[LocalWorker]:
-        self._producer.make_ready()
         served = QueueList.parse(list(queues) if queues is not None else self.served_queues())
         engine = self._own_engine(pool_size=1)
         services_engine = self._own_engine(pool_size=2) if services else None
@@ -98,6 +123,8 @@ class Evenflow(Client):
                     used.close()
         if died:
             raise EvenflowError("a service of this worker died") from died[0]
+        if worker.has_lost_lease:
+            raise LeaseLost("another process has declared this worker dead: its jobs are run by others")
 
     def served_queues(self) -> list[str]:
         """What a worker of this app serves where it is not told: all declared queues, or `*` in open mode."""

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 from evenflow.checks import instance, is_whole, one_of, true_or_false, whole
@@ -171,15 +172,21 @@ class Settings:
         for queue in self.queues:
             if queue.name == name:
                 return queue
-        if wrong := name_mistakes(name):
-            raise UnknownQueue(wrong[0])
+        plain = _plain_queue(name)
         if self.queue_mode == "open" or (self.queue_mode == "default" and name == DEFAULT_QUEUE):
-            return Queue(name)
+            return plain
         declared = ", ".join(repr(queue.name) for queue in self.queues) or repr(DEFAULT_QUEUE)
         raise UnknownQueue(
             f"queue {name!r} is not declared (queue_mode={self.queue_mode!r} has {declared}); "
             "add it to queues= or use queue_mode='open'"
         )
+
+
+@lru_cache(maxsize=1024)  # asked for at every enqueue
+def _plain_queue(name: str) -> Queue:
+    if wrong := name_mistakes(name):
+        raise UnknownQueue(wrong[0])
+    return Queue(name)
 
 
 _PLAIN: Readers = {

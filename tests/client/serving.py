@@ -49,5 +49,13 @@ def worker_process(url: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
             assert process.stdout.readline() == "serving\n"
             yield process
         finally:
-            process.terminate()
-            process.wait(STOP_WITHIN_S)
+            _end(process)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise

@@ -65,8 +65,7 @@ def in_fork(act: Callable[[], str]) -> str:
         child = os.fork()
     if child == 0:
         try:
-            text = _outcome(act)
-            os.write(writer, (text if isinstance(text, str) else str(text)).encode())
+            os.write(writer, str(_outcome(act)).encode())
         finally:
             os._exit(0)
     os.close(writer)

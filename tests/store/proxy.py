@@ -60,27 +60,22 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         with client, self._connect() as server, contextlib.suppress(OSError):
-            is_mute = False
+            mood: Fate = "pass"
             while not self._ended.is_set():
                 ready = select.select([client, server], [], [], 0.05)[0]
                 if server in ready:
                     answer = server.recv(65536)
-                    if not answer:
+                    if not answer or mood == "lose answer":
                         return
-                    if not is_mute:
+                    if mood != "mute":
                         client.sendall(answer)
                 if client in ready:
                     message = client.recv(1 << 20)
-                    if not message:
-                        return
-                    fate = self.fate(message)
-                    if fate == "lose message":
+                    if mood == "pass":
+                        mood = self.fate(message)
+                    if not message or mood == "lose message":
                         return
                     server.sendall(message)
-                    if fate == "lose answer":
-                        server.recv(65536)
-                        return
-                    is_mute = is_mute or fate == "mute"
 
     def _connect(self) -> socket.socket:
         host, port = str(self._target["host"]), int(self._target.get("port") or PORT)

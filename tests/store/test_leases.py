@@ -78,6 +78,13 @@ class TestAHeartbeat:
         leases = {job: scene.live(job)["lease_until"] for job in (mine.id, runs.id, others.id)}
         assert leases == {mine.id: scene.now + SECOND, runs.id: None, others.id: scene.now - 10 + SECOND}
 
+    def test_without_a_lease_for_claims_leaves_them_as_they_are(self, scene: Scene) -> None:
+        scene.register(ALICE)
+        scene.enqueue(new_job())
+        (job,) = scene.claim(lease_us=SECOND)
+        assert beat(scene.engine, ALICE, now=scene.now + 10).is_alive
+        assert scene.live(job.id)["lease_until"] == scene.now + SECOND
+
     def test_of_the_dead_renews_nothing(self, scene: Scene) -> None:
         scene.enqueue(new_job())
         (job,) = scene.claim(lease_us=SECOND)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -300,7 +301,7 @@ def told(scene: Scene, table: str) -> list[Columns]:
 
 def in_order(answer: Advanced) -> Advanced:
     """Ends that were refused come in no order."""
-    return Advanced(answer.claimed, sorted(answer.lost), sorted(answer.awaited), answer.moved)
+    return msgspec.structs.replace(answer, lost=sorted(answer.lost), awaited=sorted(answer.awaited))
 
 
 def empty(engine: SqliteEngine | PostgresEngine) -> None:

@@ -1,6 +1,7 @@
 """Reads: what is found, in which order and how it is paged, on every engine."""
 
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -131,6 +132,11 @@ class TestAPage:
                 if name == "list_live":
                     scene.finish(job)
                 return rows
+
+            def run_all(
+                self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
+            ) -> list[list[Row]]:
+                return scene.engine.run_all(units, deadline_s=deadline_s)
 
             def close(self) -> None:
                 scene.engine.close()

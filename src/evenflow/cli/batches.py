@@ -116,7 +116,8 @@ def cancel(place: Place, choice: Choice, why: str) -> None:
 def discard(place: Place, choice: Choice) -> None:
     """Give jobs up.
 
-    Open ones do not run, failed ones leave the list of the failed. By filter: failed and quarantined jobs, unless --state says otherwise. Running jobs are left alone.
+    Open ones do not run, failed ones leave the list of the failed. By filter: failed and quarantined
+    jobs, unless --state says otherwise. Running jobs are left alone.
     """
     with place.acting() as app:
         _apply(app, choice, "discard", "discarded", app.discard)
@@ -134,9 +135,18 @@ def _apply(app: Evenflow, choice: Choice, verb: str, done: str, act: Act) -> Non
         _require(choice, matching, "match")
         if matching == 0:
             return
-        if not choice.is_sure and not click.confirm(f"{verb} {count_of(matching, 'job')}?", err=True):
-            raise click.ClickException("nothing was changed")
+        if not choice.is_sure:
+            _confirm(f"{verb} {count_of(matching, 'job')}?")
         _report(done, _in_batches(_pages(engine, choice.filters), matching, done, act), matching)
+
+
+def _confirm(question: str) -> None:
+    try:
+        is_agreed = click.confirm(question, err=True)
+    except click.Abort:
+        raise EvenflowError("nothing was changed; where nobody can answer, add --yes") from None
+    if not is_agreed:
+        raise EvenflowError("nothing was changed")
 
 
 def _require(choice: Choice, found: int, how: str) -> None:

@@ -19,7 +19,7 @@ from evenflow.store import leases, reads
 from evenflow.store.migrate import check_schema, migrations
 from evenflow.store.open import AnyEngine, open_engine
 from evenflow.store.postgres import PostgresEngine
-from evenflow.store.signals import Listener, watch_signals
+from evenflow.store.signals import Waker, watch_signals
 
 LISTEN_WITHIN_S = 3.0
 
@@ -46,7 +46,8 @@ class Findings:
 def check(ctx: click.Context, locator: str, live: bool, as_json: bool) -> None:
     """Check an app without a database.
 
-    Says every mistake in settings, queues and tasks at once, and what looks unintended. Exit code 1 if there is a mistake; warnings alone are no failure.
+    Says every mistake in settings, queues and tasks at once, and what looks unintended.
+    Exit code 1 if there is a mistake; warnings alone are no failure.
     """
     findings = Findings(locator)
     app = _loaded(findings)
@@ -162,13 +163,15 @@ def _check_wakeups(engine: PostgresEngine, live: dict[str, Any], findings: Findi
 
 
 def _can_listen(engine: PostgresEngine) -> bool:
-    """Whether a wake-up that we send to ourselves comes back."""
+    """Whether a wake-up comes through. Another connection sends it: a pooler hands one's own back with the answer."""
+    waker = Waker(engine)
     ends_at = time.monotonic() + LISTEN_WITHIN_S
     with watch_signals(engine, "done") as signals:
-        assert isinstance(signals, Listener)
-        while not signals.is_listening and time.monotonic() < ends_at:
-            signals.wait(0.05)
-        return signals.is_listening
+        heard = signals.wait(0.05)  # connects
+        while not heard and time.monotonic() < ends_at:
+            waker.announce_ends()
+            heard = signals.wait(0.2)
+        return bool(heard)
 
 
 def _document(findings: Findings) -> dict[str, Any]:

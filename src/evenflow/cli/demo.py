@@ -25,7 +25,8 @@ TITLES = {FAIR: "Fair turns", FIFO: "First come, first served"}
 def demo(fast: bool, url: str | None) -> None:
     """See fair turns at work.
 
-    Bob uploads 10,000 files, then Alice one page: once with fair turns, once first come, first served. Runs real jobs on a SQLite file of its own, ends by itself in well under a minute, and leaves the file for a look.
+    Bob uploads 10,000 files, then Alice one page: once with fair turns, once first come, first served.
+    Runs real jobs on a SQLite file of its own, ends by itself in well under a minute, and leaves the file for a look.
     """
     app = _app(url)
     files = FEW_FILES if fast else FILES
@@ -57,7 +58,7 @@ async def _legs(app: Evenflow, files: int) -> list[Leg]:
 
 async def _shown(race: Race, queue: str, files: int) -> Leg:
     click.echo(f"\n{TITLES[queue]}")
-    with showing_progress({BOB: files, ALICE: 1}, err=False) as show:
+    with showing_progress({BOB: files, ALICE: 1}, err=False, says_end=True) as show:
         return await race.run(queue, show)
 
 

@@ -22,8 +22,12 @@ _WIDTH = 32
 
 
 @contextlib.contextmanager
-def showing_progress(totals: Mapping[str, int], *, err: bool = True) -> Iterator[Show]:
+def showing_progress(
+    totals: Mapping[str, int], *, err: bool = True, says_end: bool = False
+) -> Iterator[Show]:
     """Show how far pieces of work are, each with its total, while the block lasts.
+
+    Away from a terminal quick work passes in silence, unless `says_end`.
 
     >>> with showing_progress({"files": 2}) as show:  # doctest: +SKIP
     ...     show("files", 1)
@@ -33,7 +37,7 @@ def showing_progress(totals: Mapping[str, int], *, err: bool = True) -> Iterator
         with _rich_bars(console, totals) as show:
             yield show
         return
-    drawn = _Bars(totals, stream) if is_terminal(stream) else _Lines(totals, stream)
+    drawn = _Bars(totals, stream) if is_terminal(stream) else _Lines(totals, stream, says_end)
     try:
         yield drawn.show
     finally:
@@ -75,14 +79,15 @@ class _Bars:
 
 
 class _Lines:
-    """A line when something has changed and the last line is a while ago; the last one always."""
+    """A line when something has changed and the last line is a while ago."""
 
-    def __init__(self, totals: Mapping[str, int], stream: TextIO) -> None:
+    def __init__(self, totals: Mapping[str, int], stream: TextIO, says_end: bool) -> None:
         self._totals = totals
         self._done = dict.fromkeys(totals, 0)
         self._stream = stream
         self._said_at = time.monotonic()
         self._said = ""
+        self._says_end = says_end
 
     def show(self, name: str, done: int) -> None:
         self._done[name] = done
@@ -90,7 +95,8 @@ class _Lines:
             self.say()
 
     def finish(self) -> None:
-        self.say()
+        if self._said or self._says_end:
+            self.say()
 
     def say(self) -> None:
         self._said_at = time.monotonic()

@@ -37,13 +37,8 @@ def print_table(headers: Sequence[str], rows: Sequence[Row]) -> None:
         max(len(line[place].text) for line in [_heads(headers), *cells]) for place in range(len(headers))
     ]
     for line in [_heads(headers), *cells]:
-        texts = [
-            click.style(_padded(cell.text, width, right), fg=cell.colour)
-            if cell.colour
-            else _padded(cell.text, width, right)
-            for cell, width, right in zip(line, widths, to_right, strict=True)
-        ]
-        click.echo(_GAP.join(texts).rstrip())
+        places = zip(line, widths, to_right, strict=True)
+        click.echo(_GAP.join(_padded(cell, width, right) for cell, width, right in places).rstrip())
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -74,8 +69,10 @@ def _heads(headers: Sequence[str]) -> list[Cell]:
     return [Cell(header.upper()) for header in headers]
 
 
-def _padded(text: str, width: int, to_right: bool) -> str:
-    return text.rjust(width) if to_right else text.ljust(width)
+def _padded(cell: Cell, width: int, to_right: bool) -> str:
+    text = click.style(cell.text, fg=cell.colour) if cell.colour and cell.text else cell.text
+    blanks = " " * (width - len(cell.text))
+    return blanks + text if to_right else text + blanks
 
 
 def _print_rich(

@@ -15,6 +15,7 @@ from evenflow.errors import ConfigError
 from evenflow.worker.loading import load_object
 from evenflow.worker.logs import LEVELS, configure_logging
 from evenflow.worker.orders import Orders
+from evenflow.worker.serving import QueueList
 from evenflow.worker.supervisor import Supervisor
 
 log = logging.getLogger("evenflow.supervisor")
@@ -40,6 +41,12 @@ class Ceilings:
     def share(self, total: int, place: int) -> int:
         """What one process gets of a total: equal parts, the first ones take the rest."""
         return total // self.processes + (place < total % self.processes)
+
+    def bounds(self, place: int) -> tuple[int, int]:
+        """(max_claim, prefetch) of one process. One whose share of the ceiling is nothing holds nothing beyond what it
+        runs, but it may claim what it can start at once."""
+        max_claim = self.share(self.effective()[0], place)
+        return (max_claim, self.share(self.prefetch, place)) if max_claim else (1, 0)
 
     def effective(self) -> tuple[int, int]:
         """(max_claim_per_worker, max_claim_batch) as they take effect where 0 was given."""
@@ -117,6 +124,11 @@ def worker(
         if queues is not None
         else app.served_queues()
     )
+    QueueList.parse(served)
+    if app.settings.database.memory:
+        raise ConfigError(
+            "a database in memory belongs to one process: use app.run_worker(), or sqlite:///jobs.db"
+        )
     ceilings = Ceilings(
         processes or os.cpu_count() or 1,
         concurrency,
@@ -126,7 +138,6 @@ def worker(
     )
     for warning in app.settings.warnings:
         log.warning("%s", warning)
-    app.prepare()
     per_worker, batch = ceilings.effective()
     log.info(
         "Concurrency config: processes=%d, concurrency=%d, cluster_wide_cap=%s, max_claim_per_worker=%d, max_claim_batch=%d",
@@ -139,17 +150,25 @@ def worker(
         Orders(
             locator=locator, path=[os.getcwd()], queues=served, parent=0, concurrency=concurrency,
             max_claim_batch=max_claim_batch,
-            max_claim=ceilings.share(per_worker, place), prefetch=ceilings.share(ceilings.prefetch, place),
+            max_claim=ceilings.bounds(place)[0], prefetch=ceilings.bounds(place)[1],
             shutdown_timeout_s=shutdown_timeout, coalesce_notifies=coalesce_notifies, max_jobs=max_jobs_per_process,
             max_memory_mb=max_memory_mb, max_age_s=max_age, loglevel=loglevel,
         )
         for place in range(ceilings.processes)
     ]  # fmt: skip
+
+    def prepare() -> None:
+        app.prepare()
+        app.close()
+
     with _pid_written(pidfile):
         supervisor = Supervisor(
-            app.settings, orders, services=not no_services, shutdown_timeout_s=shutdown_timeout
+            app.settings,
+            orders,
+            prepare=prepare,
+            services=not no_services,
+            shutdown_timeout_s=shutdown_timeout,
         )
-        app.close()
         sys.exit(supervisor.run())
 
 
@@ -161,11 +180,20 @@ def _pid_written(path: Path | None) -> Iterator[None]:
         return
     with contextlib.suppress(FileNotFoundError, ValueError):
         pid = int(path.read_text())
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, 0)
+        if pid != os.getpid() and _is_alive(pid):  # in a new container our own number may be in the old file
             raise ConfigError(f"--pidfile {path}: process {pid} is alive; stop it, or choose another file")
     path.write_text(f"{os.getpid()}\n")
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

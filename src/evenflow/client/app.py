@@ -149,7 +149,7 @@ class Client:
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Open jobs: queue -> state -> count."""
-        self._producer.make_ready()
+        self._producer.make_tables()
         return reads.counts(self._producer.engine)
 
     def queues(self) -> list[reads.QueueRow]:
@@ -194,7 +194,7 @@ class Client:
         return task
 
     def _pages(self, wanted: reads.Filter, before: int, limit: int | None) -> Iterator[Job[Any]]:
-        self._producer.make_ready()
+        self._producer.make_tables()
         left = reads.NEWEST if limit is None else limit
         while left and (
             page := reads.page(self._producer.engine, wanted, before=before, top=min(left, reads.PAGE))

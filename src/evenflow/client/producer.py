@@ -32,20 +32,29 @@ class Producer:
         self.keys = KeyRing.build(settings.signing_keys) if settings.signing_keys else None
         self.ids = IdSource()
         self.waker = Waker(self.engine)
-        self.results = Results(self.engine, settings.retention, self.waker, self.make_ready)
-        self._ready_lock = threading.Lock()
-        self._is_ready = False
+        self.results = Results(self.engine, settings.retention, self.waker, self.make_tables)
+        self._ready_lock = threading.RLock()
+        self._has_tables = self._is_ready = False
 
     def declared(self, name: str) -> AnyTask | None:
         return self.tasks.get(name)
 
+    def make_tables(self) -> None:
+        """Before the first read: tables up to date. Where they are, nothing is written, so nobody is waited for."""
+        if self._has_tables:
+            return
+        with self._ready_lock:
+            if not self._has_tables:
+                prepare(self.engine)
+                self._has_tables = True
+
     def make_ready(self) -> None:
-        """Before the first use: tables up to date, declared queues known to the store. Once per app."""
+        """Before the first write: tables up to date, declared queues known to the store. Once per app."""
         if self._is_ready:
             return
         with self._ready_lock:
             if not self._is_ready:
-                prepare(self.engine)
+                self.make_tables()
                 control.declare_cluster(self.engine, self.settings.cluster_wide_cap)
                 for queue in self.settings.queues:
                     control.declare_queue(self.engine, queue)
@@ -84,7 +93,7 @@ class Producer:
         self.results.close()
         settle_wakers(self.engine)
         self.engine.close()
-        self._is_ready = False
+        self._has_tables = self._is_ready = False
 
     def _connection_of(self, calls: Sequence[Call[Any]], connection: Any) -> Any:
         """The one connection that a batch belongs to, or None for our own."""

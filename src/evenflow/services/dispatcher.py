@@ -11,11 +11,15 @@ from evenflow.store.signals import Waker
 log = logging.getLogger("evenflow.services")
 
 BATCH = 1000
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 2.0
+TIDY_EVERY_S = 2.0
 
 
 class Dispatcher:
-    """Admits due and arrived jobs in bounded batches. Any number may run: locked rows are skipped."""
+    """Admits due and arrived jobs in bounded batches. Any number may run: locked rows are skipped.
+
+    Looks before it writes: on SQLite every commit wakes it, and a write of its own would hold up the workers'.
+    """
 
     name = "dispatcher"
 
@@ -25,22 +29,35 @@ class Dispatcher:
         self._waker = Waker(engine)
         self._maintenance_s = maintenance_s
         self._sweep_at = 0.0
+        self._tidy_at = 0.0
 
     def step(self) -> float:
         """One pass. Seconds until the next one is due; 0 while there is more to do."""
-        admitted = control.admit(self._engine, top=BATCH)
-        if admitted:
-            self._waker.wake(*admitted)
+        due_in_s = self._due_in_s()
+        if due_in_s <= 0:
+            self._waker.wake(*control.admit(self._engine, top=BATCH))
+            due_in_s = self._due_in_s()
+        now = time.monotonic()
+        if now >= self._tidy_at:
+            self._tidy_at = now if self._tidy() else now + TIDY_EVERY_S
+        if now >= self._sweep_at:
+            self._sweep_at = now + self._maintenance_s
+            self._waker.wake(*limits.sweep(self._engine))
+        return max(0.0, min(due_in_s, min(self._tidy_at, self._sweep_at) - time.monotonic()))
+
+    def _due_in_s(self) -> float:
+        """Seconds until there is something to admit, or until it is time to look again."""
+        due = control.next_due(self._engine)
+        if due is None:
+            return LOOK_EVERY_S
+        return min(LOOK_EVERY_S, (due - reads.now_us(self._engine)) / 1_000_000)
+
+    def _tidy(self) -> bool:
+        """End what has expired, free what was prefetched and forgotten. True while there is more of it."""
         expired = control.expire(self._engine, self._retention, top=BATCH)
         if expired:
             log.info("%d jobs expired before they could start", len(expired))
         freed = leases.free_expired_claims(self._engine, top=BATCH)
-        if time.monotonic() >= self._sweep_at:
-            self._sweep_at = time.monotonic() + self._maintenance_s
-            self._waker.wake(*limits.sweep(self._engine))
-        if max(sum(admitted.values()), len(expired), len(freed)) >= BATCH:
-            return 0.0
-        due = control.next_due(self._engine)
-        if due is None:
-            return LOOK_EVERY_S
-        return min(LOOK_EVERY_S, max(0.0, (due - reads.now_us(self._engine)) / 1_000_000))
+        if freed:
+            self._waker.wake_dispatchers()
+        return max(len(expired), len(freed)) >= BATCH

@@ -1,17 +1,18 @@
-"""The thread that runs the services of a supervisor, one step at a time. A service that fails for good ends the worker."""
+"""The thread that runs services, one step at a time. A service that fails for good ends the worker."""
 
+import contextlib
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from evenflow.errors import StoreUnavailable
 from evenflow.rules.retry import database_delay
 from evenflow.settings import Settings
 from evenflow.store.open import AnyEngine
-from evenflow.store.signals import ARRIVAL, Signals, watch_signals
+from evenflow.store.signals import ARRIVAL, Interrupt, Signals, watch_signals
 
 log = logging.getLogger("evenflow.services")
 
@@ -27,7 +28,7 @@ class Service(Protocol):
 
 
 class Keeper:
-    """Runs services until stopped. Database outages are waited out; any other error is fatal and reported."""
+    """Runs services until stopped. Database outages are waited out as the settings say; any other error is fatal."""
 
     def __init__(
         self,
@@ -35,15 +36,20 @@ class Keeper:
         engine: AnyEngine,
         settings: Settings,
         on_death: Callable[[str, BaseException], None],
+        *,
+        listens: bool = True,
     ) -> None:
         self._due: dict[str, float] = {service.name: 0.0 for service in services}
         self._services = services
         self._engine = engine
         self._resilience = settings.resilience
         self._on_death = on_death
+        self._listens = listens
+        self._failures = 0
         self._stopped = threading.Event()
         self._signals: Signals | None = None
-        self._thread = threading.Thread(target=self._run, name="evenflow-services", daemon=True)
+        names = "-".join(service.name for service in services)
+        self._thread = threading.Thread(target=self._run, name=f"evenflow-{names}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -51,38 +57,50 @@ class Keeper:
     def stop(self) -> None:
         """End the thread and wait for it."""
         self._stopped.set()
-        if self._signals is not None:
-            self._signals.interrupt()
+        self._interrupt()
         self._thread.join(timeout=10.0)
+
+    def hasten(self, name: str) -> None:
+        """Let a service take its next step now. Safe from any thread."""
+        self._due[name] = 0.0
+        self._interrupt()
 
     @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
+    def _interrupt(self) -> None:
+        signals = self._signals
+        if signals is not None:
+            signals.interrupt()
+
     def _run(self) -> None:
-        failures = 0
-        with watch_signals(self._engine, "wake") as signals:
+        with self._watched() as signals:
             self._signals = signals
             while not self._stopped.is_set():
                 try:
                     self._step_due()
-                    failures = 0
+                    self._failures = 0
+                    self._wait(signals)
                 except StoreUnavailable as error:
-                    delay = database_delay(
-                        self._resilience.db_retry_initial_ms,
-                        self._resilience.db_retry_max_ms,
-                        failures,
-                        random.random(),
-                    )
-                    failures += 1
-                    log.warning("services: the database is unavailable (%s); again in %.1f s", error, delay)
-                    self._stopped.wait(delay)
+                    if not self._bear(error):
+                        return
                 except BaseException as error:
                     log.exception("a service died")
                     self._on_death("services", error)
                     return
-                else:
-                    self._wait(signals)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[Signals]:
+        if self._listens:
+            with watch_signals(self._engine, "wake") as signals:
+                yield signals
+            return
+        deaf = _Deaf()
+        try:
+            yield deaf
+        finally:
+            deaf.close()
 
     def _step_due(self) -> None:
         for service in self._services:
@@ -91,7 +109,39 @@ class Keeper:
 
     def _wait(self, signals: Signals) -> None:
         left = min(self._due.values()) - time.monotonic()
+        if left <= 0:
+            return
         heard = signals.wait(max(_SHORTEST_S, left))
         if ARRIVAL in heard and "dispatcher" in self._due:
             self._due["dispatcher"] = 0.0
             self._stopped.wait(_SHORTEST_S)
+
+    def _bear(self, error: StoreUnavailable) -> bool:
+        """Wait before the next try; False where there is none."""
+        initial_ms, max_ms = self._resilience.db_retry_initial_ms, self._resilience.db_retry_max_ms
+        delay = database_delay(initial_ms, max_ms, self._failures, random.random())
+        self._failures += 1
+        most = self._resilience.db_retry_max_attempts
+        if most and self._failures >= most:
+            self._on_death("services", error)
+            return False
+        log.warning("services: the database is unavailable (%s); again in %.1f s", error, delay)
+        self._stopped.wait(delay)
+        return True
+
+
+class _Deaf:
+    """Waits without listening to the store."""
+
+    def __init__(self) -> None:
+        self._interrupt = Interrupt()
+
+    def wait(self, timeout_s: float) -> set[str]:
+        self._interrupt.wait(timeout_s)
+        return set()
+
+    def interrupt(self) -> None:
+        self._interrupt.set()
+
+    def close(self) -> None:
+        self._interrupt.close()

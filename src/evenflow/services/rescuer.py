@@ -3,7 +3,7 @@
 import logging
 
 from evenflow.clock import lease_s
-from evenflow.errors import Code, ProcessPrunedError
+from evenflow.errors import Code, ProcessPrunedError, StoreError
 from evenflow.ids import id_text
 from evenflow.job import JobError
 from evenflow.settings import Settings
@@ -13,11 +13,14 @@ from evenflow.store.signals import Waker
 
 log = logging.getLogger("evenflow.services")
 
+SWEEP_EVERY = 5
+
 
 class Rescuer:
     """Judges by its own clock and its own successful looks: a worker is dead when its beat has not changed for a lease.
 
-    No wall clock is compared, and an outage of the database ages nobody: time counts only from one look to the next.
+    No wall clock is compared, and an outage of the database ages nobody: after a look that failed, or came late,
+    everybody has a fresh lease. Orphans that nobody buried just now are looked for at every fifth look.
     """
 
     name = "rescuer"
@@ -29,6 +32,7 @@ class Rescuer:
         self._seen: dict[int, tuple[int, float]] = {}
         self._looked_at: float | None = None
         self._every_s = settings.heartbeat_ms / 1000
+        self._looks = 0
 
     def step(self) -> float:
         """One look. Seconds until the next."""
@@ -38,16 +42,21 @@ class Rescuer:
                 log.warning(
                     "worker %s has shown no life for its lease: its jobs are taken from it", id_text(worker)
                 )
-        rescue_orphans(self._engine, self._settings, _PRUNED, self._waker)
+        if dead or self._looks % SWEEP_EVERY == 0:
+            rescue_orphans(self._engine, self._settings, _PRUNED, self._waker)
+        self._looks += 1
         return self._every_s
 
     def _find_dead(self) -> dict[int, int | None]:
+        try:
+            present = leases.workers(self._engine)
+        except StoreError:
+            self._seen = {}
+            raise
         now = lease_s()
-        # After a pause of our own (an outage, a suspended host) everybody gets a fresh lease.
         if self._looked_at is not None and now - self._looked_at > 3 * self._every_s:
             self._seen = {}
         self._looked_at = now
-        present = leases.workers(self._engine)
         dead: dict[int, int | None] = {}
         seen = {}
         for worker in present:

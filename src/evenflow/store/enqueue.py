@@ -11,6 +11,7 @@ from evenflow.store.engine import Row, Steps, as_json
 
 Sign = Callable[[NewJob, int], str | None]
 _MAX_ROUNDS = 5
+_MAX_LOSSES = 2
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +66,7 @@ def enqueue_steps(
     numbers = yield from _fresh_ids(ids, len(jobs))
     left = list(range(len(jobs)))  # places in `jobs`
     holders: dict[int, int] = {}
-    may_have_committed = False
+    losses = 0
     for _ in range(_MAX_ROUNDS):
         batch, added = [(numbers[place], jobs[place]) for place in left], -1
         try:
@@ -74,9 +75,9 @@ def enqueue_steps(
             if holds := _holds(batch):
                 yield "add_holds", {"holds": as_json(holds)}
         except StoreUnavailable:
-            if arriving:
+            losses += 1
+            if arriving or losses > _MAX_LOSSES:
                 raise
-            may_have_committed = True
         if added == len(left):
             break
         found: list[Row] = yield (
@@ -84,7 +85,7 @@ def enqueue_steps(
             {"batch": as_json([_key(number, job) for number, job in batch])},
         )
         present: dict[int, int] = dict(found)
-        if added == 0 and not may_have_committed:
+        if added == 0 and not losses:
             # Nothing of ours is there yet, so whatever carries one of our ids is another job.
             taken = [place for place in left if present.get(numbers[place]) == numbers[place]]
             for place, number in zip(taken, (yield from _fresh_ids(ids, len(taken))), strict=True):

@@ -71,6 +71,17 @@ class PostgresEngine:
         with translated():
             return self._connect()
 
+    @property
+    def has_pooler(self) -> bool:
+        """Whether a pooler showed itself when we connected: nothing may be left on its sessions then."""
+        return self._has_pooler
+
+    def within(
+        self, deadline_s: float, connection: "psycopg.Connection[Row]"
+    ) -> contextlib.AbstractContextManager[None]:
+        """For calls on a connection of one's own: it is cut when the time is over, so that the call fails."""
+        return self._watch.deadline(deadline_s, lambda: _cut(connection))
+
     @contextlib.contextmanager
     def session(self, deadline_s: float = 30.0) -> Iterator["psycopg.Connection[Row]"]:
         """A pooled connection for one unit of work; closed instead of given back when it failed."""
@@ -81,7 +92,7 @@ class PostgresEngine:
             with translated():
                 connection = self._idle_connection() or self._connect(deadline_s)
                 try:
-                    with self._watch.deadline(deadline_s, lambda: _cut(connection)):
+                    with self.within(deadline_s, connection):
                         yield connection
                 except BaseException:
                     _reset(connection)

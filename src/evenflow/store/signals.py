@@ -5,6 +5,7 @@ users of the database) and `<schema>_done` (an awaited job has ended; no payload
 """
 
 import contextlib
+import logging
 import os
 import select
 import threading
@@ -22,12 +23,16 @@ from evenflow.store.sqlite import SqliteEngine
 if TYPE_CHECKING:
     import psycopg
 
+log = logging.getLogger("evenflow.store")
+
 ARRIVAL = "+"  # something arrived inside a caller's transaction and wants to be admitted
 CANARY = "?"
 COALESCE_S = 0.02
 CANARY_EVERY_S = 15.0
 CANARY_WITHIN_S = 5.0
 RECONNECT_S = 5.0
+LONGEST_RECONNECT_S = 300.0
+SEND_WITHIN_S = 3.0
 _FIRST_NAP_S = 0.001
 _LONGEST_NAP_S = 0.01
 
@@ -104,13 +109,17 @@ def readable(descriptors: list[int], timeout_s: float) -> set[int]:
 
 
 class VersionWatch:
-    """SQLite: look whether another connection has committed. Costs microseconds, reads no page, naps in between."""
+    """SQLite: look whether another connection has committed. Costs microseconds, reads no page, naps in between.
+
+    A commit on this very connection does not show that way: whoever shares it has to give a hint.
+    """
 
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
         self._interrupt = Interrupt()
         self._seen = self._version()
-        engine.watchers.append(self)  # commits on this very connection do not change its data_version
+        self._is_hinted = False
+        engine.watchers.append(self)
 
     def wait(self, timeout_s: float) -> set[str]:
         ends_at = time.monotonic() + timeout_s
@@ -121,11 +130,17 @@ class VersionWatch:
                 self._seen = version
                 return {ARRIVAL}
             if self._interrupt.wait(min(nap, left)):
-                return set()
+                is_hinted, self._is_hinted = self._is_hinted, False
+                return {ARRIVAL} if is_hinted else set()
             nap = min(nap * 1.5, _LONGEST_NAP_S)
         return set()
 
     def interrupt(self) -> None:
+        self._interrupt.set()
+
+    def hint(self) -> None:
+        """End the wait that is under way with a hint, from another thread."""
+        self._is_hinted = True
         self._interrupt.set()
 
     def close(self) -> None:
@@ -152,6 +167,7 @@ class Listener:
         self._interrupt = Interrupt()
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
         self._connect_at = 0.0
+        self._reconnect_s = RECONNECT_S
         self._heard_at = self._asked_at = 0.0
         self.is_listening = False
 
@@ -187,35 +203,61 @@ class Listener:
     def _connected(self) -> "psycopg.Connection[tuple[object, ...]] | None":
         now = time.monotonic()
         if self._connection is None and now >= self._connect_at:
-            self._connect_at = now + RECONNECT_S
+            self._connect_at = now + self._reconnect_s
             with contextlib.suppress(Exception):
-                connection = self._engine.connect()
-                connection.execute(f'listen "{self._channel}"'.encode())
-                self._connection, self._heard_at, self._asked_at = connection, now, now
-                self._ask(connection)
+                self._connection = self._listening()
+                self._heard_at = now
+                self._ask()
         return self._connection
+
+    def _listening(self) -> "psycopg.Connection[tuple[object, ...]] | None":
+        connection = self._engine.connect()
+        if self._engine.has_pooler:
+            connection.close()
+            self._be_deaf("a pooler stands before the database")
+            return None
+        try:
+            with self._engine.within(CANARY_WITHIN_S, connection):
+                connection.execute(f'listen "{self._channel}"'.encode())
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _be_deaf(self, why: str) -> None:
+        """Nothing can be heard here: polling alone finds work. Looked at again from time to time, less and less often."""
+        if self._reconnect_s == RECONNECT_S:
+            log.warning("wake-up: poll (%s)", why)
+        self._reconnect_s = min(self._reconnect_s * 2, LONGEST_RECONNECT_S)
+        self._connect_at = time.monotonic() + self._reconnect_s
 
     def _heard(self, connection: "psycopg.Connection[tuple[object, ...]]") -> set[str]:
         """What has come. Asked before each wait: what came along with the answer to a statement makes no socket ready."""
         payloads = {notify.payload for notify in connection.notifies(timeout=0, stop_after=self._most)}
         if payloads and not self.is_listening:
             payloads.add(ARRIVAL)
-        self._check_canary(connection, is_heard=bool(payloads))
+        self._check_canary(is_heard=bool(payloads))
         return payloads - {CANARY}
 
-    def _ask(self, connection: "psycopg.Connection[tuple[object, ...]]") -> None:
+    def _ask(self) -> None:
+        # On another connection: what a session tells itself comes back along with the answer, also through a pooler that
+        # brings nothing else, and a statement on this one could wait for ever.
         self._asked_at = time.monotonic()
-        connection.execute("select pg_notify(%s, %s)", (self._channel, CANARY))
+        with contextlib.suppress(StoreError):
+            wake = {"channel": self._channel, "payload": CANARY}
+            self._engine.run("wake", wake, deadline_s=SEND_WITHIN_S)
 
-    def _check_canary(self, connection: "psycopg.Connection[tuple[object, ...]]", *, is_heard: bool) -> None:
+    def _check_canary(self, *, is_heard: bool) -> None:
         now = time.monotonic()
         if is_heard:
-            self._heard_at, self.is_listening = now, True
+            self._heard_at, self.is_listening, self._reconnect_s = now, True, RECONNECT_S
         if self._heard_at < self._asked_at and now - self._asked_at > CANARY_WITHIN_S:
-            self.is_listening = False
+            was_listening = self.is_listening
             self._drop()
+            if not was_listening:
+                self._be_deaf("notifications do not arrive")
         elif now - max(self._heard_at, self._asked_at) > CANARY_EVERY_S:
-            self._ask(connection)
+            self._ask()
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -242,21 +284,24 @@ class Waker:
         if self._sends:
             self._send_or_delay({queue_mark(queue) for queue in queues})
         else:
-            self._interrupt_watchers()
+            for watcher in self._watchers():
+                watcher.hint()
 
     def wake_dispatchers(self) -> None:
         """Something arrived that has to be admitted first."""
         if self._sends:
             self._send_or_delay({ARRIVAL})
         else:
-            self._interrupt_watchers()
+            for watcher in self._watchers():
+                watcher.hint()
 
     def announce_ends(self) -> None:
         """Jobs that somebody waits for have ended."""
         if self._sends:
             self._notify("done", "")
         else:
-            self._interrupt_watchers()
+            for watcher in self._watchers():
+                watcher.interrupt()
 
     def settle(self) -> None:
         """Wait until nothing is delayed any more."""
@@ -267,10 +312,9 @@ class Waker:
     def serves(self, engine: AnyEngine) -> bool:
         return self._engine is engine
 
-    def _interrupt_watchers(self) -> None:
+    def _watchers(self) -> list[VersionWatch]:
         assert isinstance(self._engine, SqliteEngine)
-        for watcher in list(self._engine.watchers):
-            watcher.interrupt()
+        return list(self._engine.watchers)
 
     def _send_or_delay(self, payloads: set[str]) -> None:
         now = time.monotonic()
@@ -303,7 +347,8 @@ class Waker:
     def _notify(self, kind: str, payload: str) -> None:
         with contextlib.suppress(StoreError):
             assert isinstance(self._engine, PostgresEngine)
-            self._engine.run("wake", {"channel": channel(self._engine.schema, kind), "payload": payload})
+            wake = {"channel": channel(self._engine.schema, kind), "payload": payload}
+            self._engine.run("wake", wake, deadline_s=SEND_WITHIN_S)
 
 
 _wakers: "weakref.WeakSet[Waker]" = weakref.WeakSet()

@@ -9,6 +9,7 @@ import fcntl
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class SqliteEngine:
         self._lock_file: int | None = None
         self.watchers: list[Any] = []
         """Those who wait for commits in this process; see `evenflow.store.signals`."""
-        os.register_at_fork(after_in_child=self._forget_after_fork)
+        _engines.add(self)
 
     def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
         unit = self._units[name]
@@ -126,12 +127,15 @@ class SqliteEngine:
         refuse_network_filesystem(path.parent)
         self._lock_file = _open_lock_file(path)
         self._pid = os.getpid()
-        with self._write_lock():
-            connection = _connect(str(path))
-            for pragma in _PRAGMAS:
-                connection.execute(pragma)
-        self._connection = connection
-        return connection
+        self._connection = _connect(str(path))
+        try:
+            with self._write_lock():
+                for pragma in _PRAGMAS:
+                    self._connection.execute(pragma)
+        except BaseException:
+            self.close()
+            raise
+        return self._connection
 
     @contextlib.contextmanager
     def _writing(self, connection: sqlite3.Connection) -> Iterator[None]:
@@ -156,15 +160,47 @@ class SqliteEngine:
         finally:
             fcntl.flock(self._lock_file, fcntl.LOCK_UN)
 
-    def _forget_after_fork(self) -> None:
-        # Closing here would drop the parent's POSIX locks on the file, and an inherited flock is the parent's own.
+    def _prepare_fork(self) -> None:
+        # A connection must not cross a fork: the child would inherit SQLite's own record of locks which it does not hold.
+        self._lock.acquire()
+        if self._path is not None and self._connection is not None and not self._connection.in_transaction:
+            self.close()
+
+    def _go_on_after_fork(self) -> None:
+        self._lock.release()
+
+    def _begin_after_fork(self) -> None:
+        # What is open here was in use by the very code that forked. It is the parent's: closing it would drop its locks.
         self._lock = threading.RLock()
         _abandoned.append(self._connection)
         self._connection = self._lock_file = None
 
 
+_engines: "weakref.WeakSet[SqliteEngine]" = weakref.WeakSet()
+_forking: list[SqliteEngine] = []
 # Handles of a parent process: kept from the garbage collector, which would close them.
 _abandoned: list[Any] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = sorted(_engines, key=id)  # one order for all threads that fork
+    for engine in _forking:
+        engine._prepare_fork()
+
+
+def _after_fork_in_parent() -> None:
+    while _forking:
+        _forking.pop()._go_on_after_fork()
+
+
+def _after_fork_in_child() -> None:
+    while _forking:
+        _forking.pop()._begin_after_fork()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,12 @@
 
 import logging
 import os
+import random
 import resource
 import sys
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -15,33 +17,51 @@ from evenflow.store.open import open_engine
 from evenflow.worker.loading import load_object
 from evenflow.worker.local import LocalWorker
 from evenflow.worker.logs import configure_logging
-from evenflow.worker.orders import EXIT_FAILED, EXIT_GONE, EXIT_OK, EXIT_REFUSED, EXIT_REPLACE, Orders
+from evenflow.worker.orders import (
+    EXIT_FAILED,
+    EXIT_GAVE_UP,
+    EXIT_GONE,
+    EXIT_OK,
+    EXIT_REFUSED,
+    EXIT_REPLACE,
+    Orders,
+)
+from evenflow.worker.outage import WorkerGaveUp
+from evenflow.worker.patience import when_available
 from evenflow.worker.pump import PumpOptions, Stop
 from evenflow.worker.serving import QueueList
 
 log = logging.getLogger("evenflow.worker")
 
+GONE_WITHIN_S = 5.0
+HUNG_S = 60.0
+HUNG_POLLS = 20
 _WATCH_S = 1.0
+_STATM = Path("/proc/self/statm")
 
 
 def main() -> int:
     """Read the orders, load the app, serve until told to stop; the exit code says why it ended."""
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
     configure_logging(orders.loglevel)
+    ending = _Ending()
+    threading.Thread(target=ending.watch_parent, name="evenflow-lifeline", daemon=True).start()
     try:
         app = load_object(orders.locator, Client, paths=orders.path)
-        app.prepare()
+        when_available(app.prepare, app.settings.resilience)
         worker = _worker(app, orders)
+    except WorkerGaveUp as gave_up:
+        log.error("%s", gave_up)
+        return EXIT_GAVE_UP
     except EvenflowError as error:
         log.error("%s", error)
         return EXIT_REFUSED
-    ending = _Ending(worker)
-    threading.Thread(target=ending.watch_parent, name="evenflow-lifeline", daemon=True).start()
-    threading.Thread(target=ending.watch_age, args=(orders,), name="evenflow-recycling", daemon=True).start()
+    ending.begin(worker, orders, app.settings.resilience.notify_poll_interval_ms / 1000)
     try:
-        app.hooks.worker_start()
         worker.run()
-        app.hooks.worker_stop()
+    except WorkerGaveUp as gave_up:
+        log.error("%s", gave_up)
+        return EXIT_GAVE_UP
     except Exception:
         log.exception("the worker ended with an error")
         return EXIT_FAILED
@@ -78,9 +98,20 @@ def _worker(app: Client, orders: Orders) -> LocalWorker:
 class _Ending:
     """Why this process ends, other than by a signal."""
 
-    def __init__(self, worker: LocalWorker) -> None:
-        self._worker = worker
+    def __init__(self) -> None:
+        self._worker: LocalWorker | None = None
         self.code = EXIT_OK
+
+    def begin(self, worker: LocalWorker, orders: Orders, poll_s: float) -> None:
+        """From now on there is a worker to stop, and to watch."""
+        self._worker = worker
+        hung_s = max(HUNG_S, HUNG_POLLS * poll_s)
+        watch = threading.Thread(
+            target=self._watch_worker, args=(worker, orders, hung_s), name="evenflow-watch", daemon=True
+        )
+        watch.start()
+        if self.code == EXIT_GONE:
+            worker.stop(Stop.AT_ONCE)
 
     def watch_parent(self) -> None:
         """The pipe to the supervisor ends when the supervisor does. Then nobody would restart or stop us: leave."""
@@ -88,22 +119,42 @@ class _Ending:
             pass
         self.code = EXIT_GONE
         log.error("the supervisor is gone: running jobs go back to the queue")
-        self._worker.stop(Stop.AT_ONCE)
+        if self._worker is not None:
+            self._worker.stop(Stop.AT_ONCE)
+        time.sleep(GONE_WITHIN_S)
+        os._exit(EXIT_GONE)
 
-    def watch_age(self, orders: Orders) -> None:
-        """Recycling: a process that has grown too old or too large stops gracefully and is replaced."""
+    def _watch_worker(self, worker: LocalWorker, orders: Orders, hung_s: float) -> None:
+        """Recycling, and a watchdog: a process that has grown too old or too large, or whose pump hangs, is replaced."""
         started = time.monotonic()
-        while orders.max_memory_mb or orders.max_age_s:
+        # Processes that were started together must not be replaced together.
+        max_age_s = orders.max_age_s * random.uniform(1.0, 1.1)
+        while self.code == EXIT_OK:
             time.sleep(_WATCH_S)
-            memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-            is_old = orders.max_age_s and time.monotonic() - started > orders.max_age_s
-            if is_old or (orders.max_memory_mb and memory_mb > orders.max_memory_mb):
-                log.info(
-                    "this process is replaced: %s", "its age" if is_old else f"its memory, {memory_mb} MB"
-                )
-                self.code = EXIT_REPLACE
-                self._worker.stop(Stop.GRACEFUL)
-                return
+            hangs_s = time.monotonic() - worker.pump.progressed_at
+            if hangs_s > hung_s and not worker.pump.is_done.is_set():
+                log.critical("the pump has made no progress for %.0f s: this process is replaced", hangs_s)
+                logging.shutdown()
+                os._exit(EXIT_REPLACE)
+            if max_age_s and time.monotonic() - started > max_age_s:
+                self._recycle(worker, "its age")
+            elif orders.max_memory_mb and (memory_mb := _memory_mb()) > orders.max_memory_mb:
+                self._recycle(worker, f"its memory, {memory_mb} MB")
+
+    def _recycle(self, worker: LocalWorker, why: str) -> None:
+        if not worker.pump.needs_replacing:
+            log.info("this process is replaced for %s", why)
+            worker.pump.needs_replacing = True
+            worker.stop(Stop.DRAIN)
+
+
+def _memory_mb() -> int:
+    """Resident now; the peak, where the system tells nothing else (and that may be inherited from the parent)."""
+    try:
+        pages = int(_STATM.read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return pages * resource.getpagesize() // 1024**2
 
 
 if __name__ == "__main__":

@@ -8,13 +8,16 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+from evenflow.errors import StoreError
 from evenflow.hooks import Hooks
 from evenflow.ids import IdSource
 from evenflow.settings import Settings
 from evenflow.store import leases
 from evenflow.store.engine import Engine
 from evenflow.store.open import AnyEngine
+from evenflow.worker.patience import when_available
 from evenflow.worker.pump import Pump, PumpOptions, Stop
 from evenflow.worker.registry import Registry, TaskLike
 from evenflow.worker.serving import QueueList
@@ -36,12 +39,13 @@ class LocalWorker:
         self._options = options
         self._kind = kind
         self._parent = parent
+        self._hooks = hooks or Hooks()
+        self.id = when_available(lambda: new_worker_id(engine), settings.resilience)
         self._loop = new_event_loop()
         self._slots = Slots(
             Registry(tasks, settings), settings, loop=self._loop, threads=options.concurrency, wake=self._wake,
-            hooks=hooks or Hooks(), locator=locator,
+            hooks=self._hooks, locator=locator,
         )  # fmt: skip
-        self.id = new_worker_id(engine)
         self.pump = Pump(engine, self._slots, settings, queues, options, worker=self.id, announce=announce)
         self._error: BaseException | None = None
 
@@ -50,10 +54,26 @@ class LocalWorker:
 
         In the main thread TERM and INT stop it gracefully; a second one, and QUIT, at once.
         """
-        leases.register(
+        try:
+            self._hooks.worker_start()
+            when_available(self._enter_books, self._settings.resilience)
+            self._serve()
+            self._hooks.worker_stop()
+        finally:
+            close_event_loop(self._loop)
+        if self._error is not None:
+            raise self._error
+        # Last of all: who leaves the books while it lives is taken for stuck by its supervisor.
+        with contextlib.suppress(StoreError):
+            leases.bury(self._engine, {self.id: None})
+
+    def _enter_books(self) -> None:
+        enter_books(
             self._engine, self.id, kind=self._kind, parent=self._parent, host=socket.gethostname(), pid=os.getpid(),
             lease_us=self._settings.lease_ms * 1000,
         )  # fmt: skip
+
+    def _serve(self) -> None:
         thread = threading.Thread(target=self._pump, name="evenflow-pump", daemon=True)
         thread.start()
         try:
@@ -64,9 +84,6 @@ class LocalWorker:
             self.stop(Stop.AT_ONCE)
             thread.join()
             self._slots.close()
-            close_event_loop(self._loop)
-        if self._error is not None:
-            raise self._error
 
     def stop(self, how: Stop = Stop.GRACEFUL) -> None:
         self.pump.stop(how)
@@ -106,7 +123,6 @@ class LocalWorker:
     def _pump(self) -> None:
         try:
             self.pump.run()
-            leases.bury(self._engine, {self.id: None})
         except BaseException as error:
             self._error = error
         finally:
@@ -119,6 +135,12 @@ def new_worker_id(engine: Engine) -> int:
     return IdSource().take(
         1, lambda blocks: [block for (block,) in engine.run("reserve_ids", {"blocks": blocks})]
     )[0]
+
+
+def enter_books(engine: Engine, worker: int, **about: Any) -> None:
+    """Register a process. May be repeated when its answer was lost."""
+    if all(row.id != worker for row in leases.workers(engine)):
+        leases.register(engine, worker, **about)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

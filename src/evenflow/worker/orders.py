@@ -27,3 +27,4 @@ EXIT_FAILED = 1
 EXIT_REFUSED = 64  # the app cannot be loaded, or its configuration is wrong: starting again cannot help
 EXIT_REPLACE = 75  # this process should be replaced: lost lease, stuck thread, recycling
 EXIT_GONE = 76  # the supervisor has died
+EXIT_GAVE_UP = 77  # the database was away for longer than the settings allow

@@ -19,7 +19,7 @@ alive as (
 ),
 renewed as (
   update evenflow.job j set lease_until = now + cast(:lease_us as bigint)
-  from alive, clock where j.state = 'claimed' and j.worker = alive.id
+  from alive, clock where j.state = 'claimed' and j.worker = alive.id and cast(:lease_us as bigint) is not null
 )
 select alive.id, 0 as epoch, 'alive' as why from alive
 union all

@@ -7,7 +7,8 @@ returning id;
 -- name: beat
 -- returns: id, epoch, why
 update evenflow_job set lease_until = :now + :lease_us
-where state = 'claimed' and worker = :worker and exists (select 1 from evenflow_worker w where w.id = :worker);
+where :lease_us is not null and state = 'claimed' and worker = :worker
+  and exists (select 1 from evenflow_worker w where w.id = :worker);
 
 update evenflow_worker set beat = beat + 1, beat_at = :now, about = coalesce(:about, about) where id = :worker
 returning id, 0 as epoch, 'alive' as why;

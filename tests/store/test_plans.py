@@ -1,0 +1,375 @@
+"""Plans of the hot statements: what they read does not grow with backlog, history or groups, whatever statistics say."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+import pytest
+
+from evenflow.job import JobError, NewJob
+from evenflow.settings import Retention
+from evenflow.store.advance import Bound, Claim, Want, advance
+from evenflow.store.control import admit, expire, withdraw
+from evenflow.store.engine import Parameters, Row
+from evenflow.store.enqueue import enqueue_steps
+from evenflow.store.leases import beat, free_expired_claims, rescue
+from evenflow.store.migrate import migrate
+from evenflow.store.postgres import PostgresEngine
+from evenflow.store.reads import Filter, ended_among, find, page
+from evenflow.store.sqlite import SqliteEngine
+from evenflow.store.statements import Statement, load_units
+from evenflow.store.upkeep import turn_partitions
+from tests.postgres_server import DatabaseHost
+from tests.store.scene import ALICE, SECOND, START, CountedIds, end_of, new_job
+
+pytestmark = pytest.mark.slow
+
+READY, GROUPS, HISTORY = 50_000, 200, 20_000
+BIG = ("job", "history")
+Condition = Literal["full", "empty", "lying"]
+CONDITIONS: list[Condition] = ["full", "empty", "lying"]
+
+SEED_JOBS = """
+insert into {job} (id, turn, created_at, run_at, max_attempts, priority, state, queue, task, group_key, payload, good_until)
+select n, 1 + n / {groups}, {now}, {now}, 3, 0, 'ready', 'default', 't', 'g' || (n % {groups}), '[]',
+  case when n % 10 = 0 then {now} + 1000000000000 end
+from {numbers}
+"""
+SEED_HISTORY = """
+insert into {history} (id, expires_at, created_at, run_at, finished_at, epoch, attempt, max_attempts, crashes, priority,
+  fails_on_crash, state, queue, task, payload)
+select n + 10000000, {now} + 86400000000 * (n % 5), {now}, {now}, {now}, 1, 1, 3, 0, 0, {false},
+  case when n % 20 = 0 then 'failed' else 'succeeded' end, 'default', 't', '[]'
+from {numbers}
+"""
+
+
+class Recorder:
+    """An engine that runs nothing: it notes which units an operation would run, with their parameters."""
+
+    kind = "recorder"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
+        self.calls.append((name, {"now": START, **parameters}))
+        return []
+
+    def run_all(self, units: Any, *, deadline_s: float = 30.0) -> list[list[Row]]:
+        return [self.run(name, parameters) for name, parameters in units]
+
+    def close(self) -> None:
+        pass
+
+
+def parameters_of(unit: str) -> dict[str, Any]:
+    """The parameters with which an operation runs a unit, as in daily work."""
+    note = Recorder()
+    jobs = [new_job(group=f"g{number % 7}") for number in range(20)]
+    ids = list(range(1, 50))
+    match unit:
+        case "enqueue":
+            note.calls.append(next(enqueue_steps(jobs, CountedIds(), now=START)))
+        case "advance":
+            ends = [end_of(claimed(number)) for number in range(1, 20)]
+            wants = [Want("default", 0, 100), Want("other", 1, 100)]
+            advance(note, ALICE, ends, Claim(wants, 100, [Bound("default", 0, 3.0, 600)]), now=START)
+        case "admit":
+            admit(note, now=START)
+        case "expire":
+            expire(note, Retention(), now=START)
+        case "beat":
+            beat(note, ALICE, claim_lease_us=SECOND, now=START)
+        case "rescue":
+            rescue(note, JobError("X", "x"), Retention(), now=START)
+        case "free_expired_claims":
+            free_expired_claims(note, now=START)
+        case "withdraw":
+            withdraw(note, ids, "cancelled", Retention(), now=START)
+        case "list_live" | "list_history":
+            page(note, Filter())
+        case "jobs_by_id":
+            find(note, ids)
+        case "ended_among":
+            ended_among(note, ids)
+        case "find_duplicates":
+            steps = enqueue_steps(jobs, CountedIds(), now=START)
+            next(steps)
+            note.calls.append(steps.send([(0,)]))
+    return next(parameters for name, parameters in note.calls if name == unit)
+
+
+def claimed(number: int) -> Any:
+    return NewJobWithFence(number, 1)
+
+
+@dataclass(frozen=True)
+class NewJobWithFence:
+    """What an end needs to know of a claimed job."""
+
+    id: int
+    epoch: int
+
+
+# Which index each statement must walk on the live jobs; None where it may not look at them at all.
+WALKS: dict[str, str | None] = {
+    "enqueue": None,
+    "advance": "job_ready",
+    "admit": "job_due",
+    "expire": "job_expiring",
+    "beat": "job_in_flight",
+    "rescue": "job_in_flight",
+    "free_expired_claims": "job_in_flight",
+    "withdraw": "job_pkey",
+    "list_live": "job_pkey",
+    "jobs_by_id": "job_pkey",
+    "ended_among": "job_pkey",
+    "find_duplicates": "job_pkey",
+}
+
+
+@pytest.fixture(scope="module", params=CONDITIONS)
+def connection(request: pytest.FixtureRequest, postgres_server: DatabaseHost) -> Iterator["psycopg.Connection[Row]"]:
+    """A connection as the engine opens it, to a store in one of three conditions."""
+    name = postgres_server.create_database()
+    engine = PostgresEngine(postgres_server.url(name))
+    migrate(engine)
+    turn_partitions(engine, days_ahead=5, now=START)
+    connection = engine.connect()
+    prepare_postgres(connection, request.param)
+    yield connection
+    connection.close()
+    engine.close()
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="module", params=CONDITIONS)
+def engine(request: pytest.FixtureRequest) -> Iterator[SqliteEngine]:
+    """A file in memory, in one of three conditions."""
+    engine = SqliteEngine(None)
+    migrate(engine)
+    with engine.exclusive() as connection:
+        if request.param == "lying":
+            connection.execute("analyze")
+        if request.param != "empty":
+            seed_sqlite(connection, READY, GROUPS, HISTORY)
+        if request.param == "full":
+            connection.execute("analyze")
+    yield engine
+    engine.close()
+
+
+class TestOnPostgres:
+    @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+    @pytest.mark.parametrize("unit", WALKS)
+    def test_a_hot_statement_walks_its_index(self, connection: "psycopg.Connection[Row]", unit: str, mode: str) -> None:
+        plan = explain(connection, unit, mode)
+        scans = [(node["Node Type"], node.get("Relation Name", ""), node.get("Index Name")) for node in nodes(plan)]
+        assert [scan for scan in scans if scan[0] == "Seq Scan" and is_big(scan[1])] == []
+        walked = {index for _, relation, index in scans if relation == "job" and index}
+        bitmaps = {index for kind, _, index in scans if kind == "Bitmap Index Scan" and index}
+        wanted = WALKS[unit]
+        assert walked | bitmaps == set() if wanted is None else wanted in walked | bitmaps
+
+    @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+    @pytest.mark.parametrize("unit", ["advance", "admit", "expire", "list_live", "list_history"])
+    def test_a_backlog_is_never_sorted(self, connection: "psycopg.Connection[Row]", unit: str, mode: str) -> None:
+        sorts = [node for node in nodes(explain(connection, unit, mode)) if "Sort" in node["Node Type"]]
+        assert [node for sort in sorts for node in nodes(sort) if is_big(node.get("Relation Name", ""))] == []
+
+    @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+    def test_an_end_finds_its_job_by_the_primary_key(self, connection: "psycopg.Connection[Row]", mode: str) -> None:
+        deletes = [
+            node for node in nodes(explain(connection, "advance", mode)) if node.get("Operation") in ("Delete", "Update")
+        ]
+        on_jobs = [node for node in deletes if node.get("Relation Name") == "job"]
+        assert len(on_jobs) == 3  # ended, returned, claimed
+        found = {node.get("Index Name") or node["Node Type"] for top in on_jobs for node in nodes(top)}
+        assert "job_pkey" in found
+        assert "Tid Scan" in found
+        assert found & {"job_ready", "job_in_flight", "job_due", "Hash Join", "Merge Join"} == set()
+
+    def test_a_claim_reads_no_more_rows_of_a_larger_backlog(self, postgres_store: PostgresEngine) -> None:
+        """S4-19, S4-24, S4-25"""
+        read: dict[int, tuple[float, int]] = {}
+        connection = postgres_store.connect()
+        for ready, groups in ((1_000, 10), (READY, 1_000)):
+            seed_postgres(connection, ready, groups, 0)
+            connection.execute("vacuum analyze evenflow.job")
+            parameters = parameters_of("advance") | {"ends": "[]", "bounds": "[]"}
+            plan = analyze(connection, load_units("postgres")["advance"].statements[0], parameters)
+            scans = [node for node in nodes(plan) if node.get("Index Name") == "job_ready"]
+            rows = sum(
+                node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) for node in scans
+            )
+            read[ready] = rows, sum(node["Shared Hit Blocks"] + node["Shared Read Blocks"] for node in scans)
+        connection.close()
+        assert [rows for rows, _ in read.values()] == [100, 100]
+        assert read[READY][1] <= read[1_000][1] + 20
+
+    def test_a_claim_reads_no_more_rows_beside_a_larger_history(self, postgres_store: PostgresEngine) -> None:
+        connection = postgres_store.connect()
+        seed_postgres(connection, 1_000, 10, HISTORY)
+        plan = analyze(
+            connection, load_units("postgres")["advance"].statements[0], parameters_of("advance") | {"ends": "[]"}
+        )
+        touched = [node for node in nodes(plan) if is_history(node.get("Relation Name", "")) and "Scan" in node["Node Type"]]
+        connection.close()
+        assert touched == []
+
+
+class TestOnSqlite:
+    @pytest.mark.parametrize("unit", WALKS)
+    def test_a_hot_statement_walks_its_index(self, engine: SqliteEngine, unit: str) -> None:
+        lines = [line for lines in query_plan(engine, unit) for line in lines]
+        assert [line for line in lines if re.search(r"SCAN (evenflow_)?(job|j|history|h)\b(?!.*USING.*INDEX)", line)] == []
+        wanted = WALKS[unit]
+        walked = " ".join(line for line in lines if "SEARCH" in line or "SCAN" in line)
+        if wanted == "job_pkey":
+            assert "USING INTEGER PRIMARY KEY" in walked
+        elif wanted is not None:
+            assert f"evenflow_{wanted}" in walked
+
+    @pytest.mark.parametrize("unit", ["expire", "list_live", "list_history"])
+    def test_a_backlog_is_never_sorted(self, engine: SqliteEngine, unit: str) -> None:
+        assert not any("USE TEMP B-TREE" in line for lines in query_plan(engine, unit) for line in lines)
+
+    def test_a_claim_takes_its_jobs_along_the_index_without_a_sort(self, engine: SqliteEngine) -> None:
+        walks = [
+            lines[place:]
+            for lines in query_plan(engine, "advance")
+            for place, line in enumerate(lines)
+            if "evenflow_job_ready" in line
+        ]
+        assert len(walks) == 1
+        assert walks[0][0].count("queue=? AND priority=?") == 1
+        depth = len(walks[0][0]) - len(walks[0][0].lstrip())
+        beside = [line for line in walks[0] if len(line) - len(line.lstrip()) == depth]
+        assert not any("TEMP B-TREE" in line for line in beside)
+
+    def test_a_claim_takes_no_more_steps_for_a_larger_backlog(self) -> None:
+        """S4-19, S4-24, S4-25"""
+        steps = {ready: claim_steps(ready, groups) for ready, groups in ((1_000, 10), (READY, 1_000))}
+        assert steps[READY] <= steps[1_000] * 1.2 + 2
+
+    def test_an_end_takes_no_more_steps_for_a_larger_backlog(self) -> None:
+        steps = {ready: claim_steps(ready, 10, ends=20) for ready in (1_000, READY)}
+        assert steps[READY] <= steps[1_000] * 1.2 + 2
+
+
+def prepare_postgres(connection: "psycopg.Connection[Row]", condition: Condition) -> None:
+    """`full`: what statistics say is true. `empty`: nothing is there. `lying`: they were taken when nothing was there."""
+    for table in ("job", *partitions(connection)):
+        connection.execute(f"alter table evenflow.{table} set (autovacuum_enabled = off)".encode())
+    if condition == "lying":
+        connection.execute("analyze")
+    if condition != "empty":
+        seed_postgres(connection, READY, GROUPS, HISTORY)
+    if condition == "full":
+        connection.execute("vacuum analyze")
+
+
+def partitions(connection: "psycopg.Connection[Row]") -> list[str]:
+    rows = connection.execute("select relname from pg_class where relname like 'history\\_%' and relkind = 'r'").fetchall()
+    return [name for (name,) in rows]
+
+
+def seed_postgres(connection: "psycopg.Connection[Row]", ready: int, groups: int, history: int) -> None:
+    connection.execute("truncate evenflow.job, evenflow.history, evenflow.band")
+    connection.execute("insert into evenflow.band values ('default', 0)")
+    values = {"job": "evenflow.job", "history": "evenflow.history", "now": START, "false": "false", "groups": groups}
+    for text, count in ((SEED_JOBS, ready), (SEED_HISTORY, history)):
+        connection.execute(text.format(**values, numbers=f"generate_series(1, {count}) n").encode())
+
+
+def seed_sqlite(connection: Any, ready: int, groups: int, history: int) -> None:
+    connection.execute("insert into evenflow_band values ('default', 0)")
+    values = {"job": "evenflow_job", "history": "evenflow_history", "now": START, "false": "0", "groups": groups}
+    for text, count in ((SEED_JOBS, ready), (SEED_HISTORY, history)):
+        numbers = f"(with recursive s (n) as (select 1 union all select n + 1 from s where n < {count}) select n from s)"
+        connection.execute(text.format(**values, numbers=numbers))
+
+
+def explain(connection: "psycopg.Connection[Row]", unit: str, mode: str) -> dict[str, Any]:
+    """The plan of a prepared unit, as custom or as generic plan."""
+    (statement,) = load_units("postgres")[unit].statements
+    parameters = parameters_of(unit)
+    connection.execute(f"set plan_cache_mode = {mode}".encode())
+    connection.execute(f"prepare hot as {statement.dollar}".encode())
+    try:
+        places = ", ".join(["%s"] * len(statement.parameters))
+        cursor = psycopg.ClientCursor(connection)
+        cursor.execute(
+            f"explain (format json) execute hot({places})".encode(), [parameters[name] for name in statement.parameters]
+        )
+        return plan_in(cursor.fetchone())
+    finally:
+        connection.execute("deallocate hot")
+
+
+def analyze(connection: "psycopg.Connection[Row]", statement: Statement, parameters: dict[str, Any]) -> dict[str, Any]:
+    """What really happened: runs the statement and takes it back."""
+    with connection.transaction(force_rollback=True):
+        cursor = psycopg.ClientCursor(connection)
+        cursor.execute(f"explain (analyze, buffers, format json) {statement.pyformat}".encode(), parameters)
+        return plan_in(cursor.fetchone())
+
+
+def plan_in(row: Any) -> dict[str, Any]:
+    plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
+    found: dict[str, Any] = plan[0]["Plan"]
+    return found
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def is_big(relation: str) -> bool:
+    return relation == "job" or is_history(relation)
+
+
+def is_history(relation: str) -> bool:
+    return relation.startswith("history")
+
+
+def query_plan(engine: SqliteEngine, unit: str) -> list[list[str]]:
+    """The plan of each statement of a unit, indented by depth."""
+    parameters = {"now": START, **parameters_of(unit)}
+    found = []
+    with engine.reading() as connection:
+        for statement in load_units("sqlite")[unit].statements:
+            chosen = {name: parameters[name] for name in statement.parameters}
+            depths = {0: 0}
+            lines = []
+            for node, parent, _, text in connection.execute(f"explain query plan {statement.text}", chosen).fetchall():
+                depths[node] = depths[parent] + 1
+                lines.append("  " * depths[node] + text)
+            found.append(lines)
+    return found
+
+
+def claim_steps(ready: int, groups: int, ends: int = 0) -> int:
+    """How many hundreds of virtual machine steps an advance takes: 100 claims, or some ends."""
+    engine = SqliteEngine(None)
+    migrate(engine)
+    with engine.exclusive() as connection:
+        seed_sqlite(connection, ready, groups, ready)
+        connection.execute(f"update evenflow_job set state = 'running', epoch = 1, worker = {ALICE} where id <= {ends}")
+        ticks: list[int] = []
+        connection.set_progress_handler(lambda: ticks.append(1) and None, 100)
+    claim = Claim() if ends else Claim([Want("default", 0, 100)], 100)
+    answer = advance(engine, ALICE, [end_of(claimed(number)) for number in range(1, ends + 1)], claim, now=START)
+    assert (len(answer.claimed), answer.lost) == (0 if ends else 100, [])
+    engine.close()
+    return len(ticks)
+
+
+def test_the_jobs_of_these_plans_are_jobs_as_they_are_enqueued() -> None:
+    assert isinstance(new_job(), NewJob)

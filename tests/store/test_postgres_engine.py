@@ -1,0 +1,477 @@
+"""The PostgreSQL engine: connections that break, servers that keep silent, locks of others, and many at once."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from evenflow.database_url import parse_url
+from evenflow.errors import DriverMissing, StoreRefused, StoreUnavailable
+from evenflow.ids import IdSource
+from evenflow.store import postgres as module
+from evenflow.store.advance import Claim, Want, advance
+from evenflow.store.control import admit
+from evenflow.store.engine import Conflict, Row, drive, retried
+from evenflow.store.enqueue import Enqueued, enqueue_steps
+from evenflow.store.open import open_engine
+from evenflow.store.postgres import PostgresEngine
+from evenflow.store.reads import counts, now_us
+from evenflow.store.statements import load_units
+from tests.store.crowd import in_fork, in_threads
+from tests.store.proxy import Proxy, once
+from tests.store.scene import ALICE, SECOND, CountedIds, Scene, end_of, new_job, rows_of, second_engine
+
+QUICK_S = 3.0
+
+
+@pytest.fixture
+def proxy(postgres_store: PostgresEngine, folder: Path) -> Iterator[Proxy]:
+    with Proxy(postgres_store._conninfo, folder) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied(proxy: Proxy) -> Iterator[PostgresEngine]:
+    engine = PostgresEngine(proxy.conninfo)
+    yield engine
+    engine.close()
+
+
+@contextmanager
+def callers_transaction(engine: PostgresEngine) -> Iterator["psycopg.Connection[Row]"]:
+    """A transaction that somebody keeps open for as long as the block lasts."""
+    with engine.connect() as connection, connection.transaction():
+        yield connection
+
+
+def enqueue_inside(connection: "psycopg.Connection[Row]", *jobs: object) -> list[Enqueued]:
+    """Enqueue within a caller's transaction, as a caller's connection would drive it."""
+    units = load_units("postgres")
+    steps = enqueue_steps(list(jobs), IdSource(), arriving=True)  # type: ignore[arg-type]
+    try:
+        name, parameters = next(steps)
+        while True:
+            rows = connection.execute(units[name].statements[0].pyformat, parameters).fetchall()
+            name, parameters = steps.send(rows)
+    except StopIteration as end:
+        placed: list[Enqueued] = end.value
+        return placed
+
+
+class TestALostConnection:
+    @pytest.mark.parametrize("fate", ["lose message", "lose answer"])
+    @pytest.mark.parametrize("count", [1, 200])
+    def test_around_an_enqueue_neither_loses_nor_doubles_a_job(
+        self, proxy: Proxy, proxied: PostgresEngine, fate: str, count: int
+    ) -> None:
+        drive(proxied, enqueue_steps([new_job(payload="[0]")], IdSource()))
+        proxy.fate = once(fate, b"insert into evenflow.job")  # type: ignore[arg-type]
+        jobs = [new_job(payload=f"[{number}]", group="g", unique_key=f"k{number % 150}") for number in range(1, count + 1)]
+        placed = drive(proxied, enqueue_steps(jobs, IdSource()))
+        expected = ["[0]", *(f"[{number}]" for number in range(1, min(count, 150) + 1))]
+        assert sorted(row["payload"] for row in rows_of(proxied, "job")) == sorted(expected)
+        assert len({job.id for job in placed}) == min(count, 150)
+
+    @pytest.mark.parametrize("fate", ["lose message", "lose answer"])
+    def test_around_a_finish_leaves_the_truth_to_the_next_answer(
+        self, proxy: Proxy, proxied: PostgresEngine, fate: str
+    ) -> None:
+        scene = Scene(proxied)
+        job = scene.running()
+        proxy.fate = once(fate, b"jsonb_to_recordset")  # type: ignore[arg-type]
+        with pytest.raises(StoreUnavailable):
+            scene.finish(job)
+        assert scene.finish(job).lost == ([(job.id, job.epoch)] if fate == "lose answer" else [])
+        assert scene.states() == {job.id: "succeeded"}
+
+    def test_that_died_while_idle_is_replaced_for_a_read(self, postgres_store: PostgresEngine) -> None:
+        assert counts(postgres_store) == {}
+        self.end_all_sessions(postgres_store)
+        assert counts(postgres_store) == {}
+
+    def test_that_died_while_idle_is_reported_for_a_write_and_then_replaced(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        job = scene.running()
+        self.end_all_sessions(postgres_store)
+        with pytest.raises(StoreUnavailable):
+            scene.finish(job)
+        assert scene.finish(job).lost == []
+
+    def end_all_sessions(self, engine: PostgresEngine) -> None:
+        with engine.connect() as other:
+            other.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            )
+
+
+class TestADeadline:
+    def test_ends_a_write_that_gets_no_answer(self, proxy: Proxy, proxied: PostgresEngine) -> None:
+        counts(proxied)
+        proxy.fate = lambda message: "mute"
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            advance(proxied, ALICE, deadline_s=0.3)
+        assert time.monotonic() - began < 2.0
+        proxy.fate = lambda message: "pass"
+        assert counts(proxied) == {}
+
+    def test_holds_for_a_read_too(self, proxy: Proxy, proxied: PostgresEngine) -> None:
+        counts(proxied)
+        proxy.fate = lambda message: "mute"
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            proxied.run("count_live", {}, deadline_s=0.3)
+        assert time.monotonic() - began < 2.0
+
+    def test_holds_for_a_server_that_never_greets(self, proxy: Proxy, proxied: PostgresEngine) -> None:
+        proxy.fate = lambda message: "mute"
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            proxied.run("count_live", {}, deadline_s=0.3)
+        assert time.monotonic() - began < 4.0
+
+    def test_ends_a_wait_for_somebody_s_lock(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        job = scene.running()
+        with callers_transaction(postgres_store) as other:
+            other.execute("select 1 from evenflow.job for update")
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                postgres_store.run("await_job", {"id": job.id}, deadline_s=0.3)
+            assert time.monotonic() - began < 2.0
+        assert scene.finish(job).lost == []
+
+    def test_leaves_calls_alone_that_end_in_time(self, postgres_store: PostgresEngine) -> None:
+        for _ in range(3):
+            assert postgres_store.run("count_live", {}, deadline_s=0.5) == []
+        backends = {self.backend(postgres_store) for _ in range(3)}
+        assert len(backends) == 1
+
+    def backend(self, engine: PostgresEngine) -> int:
+        with engine.session() as session:
+            return session.info.backend_pid
+
+
+class TestOthersLocks:
+    def test_on_the_first_rows_do_not_stop_a_claim(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        jobs = scene.enqueue(*(new_job() for _ in range(10)))
+        with callers_transaction(postgres_store) as other:
+            other.execute("select 1 from evenflow.job where id = any(%s) for update", (jobs[:3],))
+            began = time.monotonic()
+            assert scene.claim_ids(4) == jobs[3:7]
+            assert time.monotonic() - began < QUICK_S
+        assert scene.claim_ids() == [*jobs[:3], *jobs[7:]]
+
+    def test_on_due_or_late_or_orphaned_rows_are_stepped_over(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        orphans = [scene.running() for _ in range(2)]
+        first, second = scene.enqueue(*(new_job(run_at=scene.now) for _ in range(2)))
+        with callers_transaction(postgres_store) as other:
+            other.execute("select 1 from evenflow.job where id = any(%s) for update", ([orphans[0].id, first],))
+            began = time.monotonic()
+            assert [job.id for job in scene.rescue()] == [orphans[1].id]
+            assert scene.admit() == {"default": 1}
+            assert scene.claim_ids() == [second]
+            assert time.monotonic() - began < QUICK_S
+
+    def test_of_a_caller_s_enqueue_stop_nobody_of_its_group(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        scene.enqueue(*(new_job(group="bob") for _ in range(3)))
+        with callers_transaction(postgres_store) as other:
+            (arriving,) = enqueue_inside(other, new_job(group="bob"))
+            began = time.monotonic()
+            scene.enqueue(new_job(group="bob"))
+            (job,) = scene.claim(1)
+            assert scene.finish(job).lost == []
+            assert scene.admit() == {}
+            assert time.monotonic() - began < QUICK_S
+        assert scene.admit() == {"default": 1}
+        assert scene.states()[arriving.id] == "ready"
+
+    def test_of_a_caller_who_rolls_back_leave_no_job(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        with pytest.raises(ZeroDivisionError), callers_transaction(postgres_store) as other:
+            enqueue_inside(other, new_job(), new_job(unique_key="k"))
+            raise ZeroDivisionError
+        assert scene.states() == {}
+        assert scene.enqueued(new_job(unique_key="k"))[0].is_new
+
+    def test_on_a_unique_key_are_waited_for_until_its_fate_is_known(self, postgres_store: PostgresEngine) -> None:
+        answers: list[Enqueued] = []
+        scene = Scene(postgres_store)
+        with callers_transaction(postgres_store) as other:
+            (holder,) = enqueue_inside(other, new_job(unique_key="k"))
+            waiter = threading.Thread(target=lambda: answers.extend(scene.enqueued(new_job(unique_key="k"))), daemon=True)
+            waiter.start()
+            self.wait_for_waiters(other, 1)
+            assert answers == []
+        waiter.join(10)
+        assert answers == [Enqueued(holder.id, is_new=False)]
+
+    def test_that_outlast_the_server_s_patience_are_reported(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        job = scene.running()
+        with postgres_store.connect() as admin:
+            admin.execute(f'alter database "{admin.info.dbname}" set lock_timeout = \'20ms\''.encode())
+        impatient = second_engine(postgres_store)
+        with callers_transaction(postgres_store) as other:
+            other.execute("select 1 from evenflow.job for update")
+            with pytest.raises(StoreUnavailable, match="lock timeout"):
+                impatient.run("await_job", {"id": job.id})
+        impatient.close()
+
+    def wait_for_waiters(self, connection: "psycopg.Connection[Row]", count: int) -> None:
+        ends_at = time.monotonic() + 10
+        while time.monotonic() < ends_at:
+            row = connection.execute(
+                "select count(*) from pg_locks where not granted and pid in"
+                " (select pid from pg_stat_activity where datname = current_database())"
+            ).fetchone()
+            if row == (count,):
+                return
+        raise TimeoutError("nobody waits")
+
+
+class TestManyAtOnce:
+    def test_ten_claimers_of_a_hundred_get_ten_full_batches_without_overlap(self, postgres_store: PostgresEngine) -> None:
+        """S4-36"""
+        scene = Scene(postgres_store)
+        jobs = scene.enqueue(*(new_job(group=f"g{number % 20}") for number in range(1000)))
+        engines = [second_engine(postgres_store) for _ in range(10)]
+        for engine in engines:
+            counts(engine)
+        claim = Claim([Want("default", 0, 100)], 100)
+        batches = in_threads(10, lambda number: [job.id for job in advance(engines[number], number, (), claim).claimed])
+        for engine in engines:
+            engine.close()
+        assert [len(batch) for batch in batches] == [100] * 10
+        assert sorted(job for batch in batches for job in batch) == jobs
+        rounds = rows_of(postgres_store, "round")
+        assert [row["v"] for row in rounds] <= [50.0]
+
+    def test_grouped_enqueues_in_opposite_order_never_deadlock(self, postgres_store: PostgresEngine) -> None:
+        """S4-37"""
+        groups = [f"g{number:02}" for number in range(30)]
+        queues = [f"q{number}" for number in range(6)]
+        batch = [new_job(group=group, queue=queues[place % 6], priority=place % 3) for place, group in enumerate(groups)]
+
+        def enqueue(number: int) -> int:
+            engine = second_engine(postgres_store)
+            ids = IdSource()
+            jobs = batch if number % 2 else batch[::-1]
+            placed = sum(len(drive(engine, enqueue_steps(jobs, ids))) for _ in range(15))
+            engine.close()
+            return placed
+
+        assert in_threads(4, enqueue) == [450] * 4
+        assert len(rows_of(postgres_store, "job")) == 1800
+        with postgres_store.session() as session:
+            deadlocks = session.execute(
+                "select deadlocks from pg_stat_database where datname = current_database()"
+            ).fetchone()
+        assert deadlocks == (0,)
+
+    def test_one_unique_key_has_one_winner(self, postgres_store: PostgresEngine) -> None:
+        def enqueue(number: int) -> list[Enqueued]:
+            engine = second_engine(postgres_store)
+            placed = drive(engine, enqueue_steps([new_job(unique_key="k")], IdSource()))
+            engine.close()
+            return placed
+
+        placed = [job for jobs in in_threads(8, enqueue) for job in jobs]
+        assert len({job.id for job in placed}) == 1
+        assert sum(job.is_new for job in placed) == 1
+
+    def test_many_threads_share_the_connections_of_one_engine(self, postgres_store: PostgresEngine) -> None:
+        ids = IdSource()
+        in_threads(12, lambda number: [drive(postgres_store, enqueue_steps([new_job()], ids)) for _ in range(20)])
+        assert counts(postgres_store) == {"default": {"ready": 240}}
+        with postgres_store.session() as session:
+            backends = session.execute(
+                "select count(*) from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
+            ).fetchone()
+        assert backends is not None
+        assert backends[0] <= module.POOL_SIZE
+
+    def test_the_end_of_a_job_has_one_winner(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        jobs = [scene.running() for _ in range(20)]
+
+        def finish(number: int) -> int:
+            engine = second_engine(postgres_store)
+            if number % 2:
+                lost = len(advance(engine, ALICE, [end_of(job) for job in jobs]).lost)
+            else:
+                lost = 20 - len(Scene(engine).rescue())
+            engine.close()
+            return lost
+
+        lost = in_threads(2, finish)
+        assert sum(lost) == 20
+        assert set(scene.states().values()) <= {"ready", "succeeded"}
+
+
+class TestThePool:
+    def test_lends_no_more_than_its_size_and_says_so(self, postgres_store: PostgresEngine) -> None:
+        small = PostgresEngine(postgres_store._conninfo, pool_size=1)
+        with small.session(), pytest.raises(StoreUnavailable, match=r"no connection was free within 0\.05 s"):
+            small.run("count_live", {}, deadline_s=0.05)
+        assert counts(small) == {}
+        small.close()
+
+    def test_closes_a_connection_on_which_something_failed(self, postgres_store: PostgresEngine) -> None:
+        def fail() -> None:
+            with postgres_store.session() as session:
+                session.execute("set statement_timeout = '4321ms'")
+                raise KeyError("in the middle")
+
+        with pytest.raises(KeyError):
+            fail()
+        with postgres_store.session() as session:
+            assert session.execute("show statement_timeout").fetchone() == ("0",)
+
+    def test_opens_again_after_it_was_closed(self, postgres_store: PostgresEngine) -> None:
+        counts(postgres_store)
+        postgres_store.close()
+        postgres_store.close()
+        assert counts(postgres_store) == {}
+
+    def test_is_not_shared_with_a_forked_child(self, postgres_store: PostgresEngine) -> None:
+        Scene(postgres_store).enqueue(new_job(queue="before"))
+
+        def child() -> str:
+            drive(postgres_store, enqueue_steps([new_job(queue="child")], IdSource()))
+            found = sorted(counts(postgres_store))
+            postgres_store.close()
+            return ",".join(found)
+
+        mine = self.backend(postgres_store)
+        assert in_fork(child) == "before,child"
+        assert in_fork(lambda: str(self.backend(postgres_store) != mine)) == "True"
+        assert self.backend(postgres_store) == mine
+        assert sorted(counts(postgres_store)) == ["before", "child"]
+
+    def test_keeps_its_size_in_a_forked_child(self, postgres_store: PostgresEngine) -> None:
+        small = PostgresEngine(postgres_store._conninfo, pool_size=1)
+
+        def child() -> str:
+            with small.session():
+                try:
+                    small.run("count_live", {}, deadline_s=0.05)
+                except StoreUnavailable as error:
+                    return str(error)
+            return "two were lent"
+
+        assert "no connection was free" in in_fork(child)
+        small.close()
+
+    def backend(self, engine: PostgresEngine) -> int:
+        with engine.session() as session:
+            return session.info.backend_pid
+
+
+class TestAConflict:
+    def test_is_run_again(self) -> None:
+        left = [Conflict("deadlock detected"), Conflict("again")]
+
+        def act() -> str:
+            if left:
+                raise left.pop()
+            return "done"
+
+        assert retried(act) == "done"
+
+    def test_that_does_not_end_is_reported_as_try_again(self) -> None:
+        tries = []
+
+        def act() -> None:
+            tries.append(1)
+            raise Conflict("deadlock detected")
+
+        with pytest.raises(StoreUnavailable, match="deadlock detected"):
+            retried(act, tries=3, base_s=0.0)
+        assert len(tries) == 3
+
+
+class TestErrors:
+    def test_of_a_server_that_is_not_there_give_advice(self, folder: Path) -> None:
+        engine = PostgresEngine(f"postgresql://postgres@/x?host={folder}")
+        with pytest.raises(StoreUnavailable, match="is the server running, and is the URL right"):
+            counts(engine)
+
+    def test_of_a_port_where_nobody_listens_give_advice(self) -> None:
+        engine = PostgresEngine("postgresql://postgres@127.0.0.1:1/x")
+        with pytest.raises(StoreUnavailable, match=r"Connection refused.*is the server running"):
+            counts(engine)
+
+    def test_of_a_malformed_address_are_refused(self) -> None:
+        engine = PostgresEngine("host=x nonsense")
+        with pytest.raises(StoreRefused, match="PostgreSQL: "):
+            counts(engine)
+
+    def test_of_an_unknown_database_name_it(self, postgres_store: PostgresEngine) -> None:
+        engine = PostgresEngine(f"{postgres_store._conninfo}&dbname=nowhere_to_be_found")
+        with pytest.raises(StoreUnavailable, match="nowhere_to_be_found"):
+            counts(engine)
+
+    def test_of_missing_tables_are_refused_with_their_state(self, postgres_url: str) -> None:
+        engine = PostgresEngine(postgres_url)
+        with pytest.raises(StoreRefused, match=r'relation "evenflow.job" does not exist \(SQLSTATE 42P01\)'):
+            counts(engine)
+        engine.close()
+
+    def test_of_a_broken_constraint_are_refused_with_their_state(self, postgres_store: PostgresEngine) -> None:
+        with pytest.raises(StoreRefused, match=r"SQLSTATE 23514"):
+            Scene(postgres_store).enqueue(new_job(priority=101))
+
+    def test_of_a_read_only_server_are_worth_another_try(self, postgres_store: PostgresEngine) -> None:
+        with postgres_store.connect() as admin:
+            admin.execute(f'alter database "{admin.info.dbname}" set default_transaction_read_only = on'.encode())
+        engine = second_engine(postgres_store)
+        with pytest.raises(StoreUnavailable):
+            Scene(engine).enqueue(new_job())
+        engine.close()
+
+    def test_of_a_missing_driver_name_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "psycopg", None)
+        with pytest.raises(DriverMissing, match=r"pip install 'evenflow\[postgres\]'"):
+            open_engine(parse_url("postgresql://db/x"))
+
+    def test_tell_no_password(self) -> None:
+        engine = PostgresEngine("postgresql://bob:secret@127.0.0.1:1/x")
+        with pytest.raises(StoreUnavailable) as error:
+            counts(engine)
+        assert "secret" not in str(error.value)
+
+
+class TestTheClock:
+    def test_of_the_server_decides_where_no_time_is_given(self, postgres_store: PostgresEngine) -> None:
+        with postgres_store.session() as session:
+            session.execute(
+                "create or replace function evenflow.now_us() returns bigint language sql as 'select 5000000::bigint'"
+            )
+        assert now_us(postgres_store) == 5 * SECOND
+        drive(postgres_store, enqueue_steps([new_job(), new_job(run_at=5 * SECOND)], CountedIds()))
+        assert {row["created_at"] for row in rows_of(postgres_store, "job")} == {5 * SECOND}
+        admit(postgres_store)
+        claimed = advance(postgres_store, ALICE, (), Claim([Want("default", 0, 9)], 9)).claimed
+        assert [job.started_at for job in claimed] == [5 * SECOND] * 2
+
+
+def test_nothing_is_opened_before_the_first_use(folder: Path) -> None:
+    engine = open_engine(parse_url(f"postgresql://postgres@/x?host={folder}"), "tasks", pool_size=2)
+    assert isinstance(engine, PostgresEngine)
+    assert engine.schema == "tasks"
+    engine.close()
+
+
+def test_connections_tell_their_name_and_plan_as_told(postgres_store: PostgresEngine) -> None:
+    with postgres_store.session() as session:
+        assert session.execute("show application_name").fetchone() == ("evenflow",)
+        assert session.execute("show enable_seqscan").fetchone() == ("off",)

@@ -1,0 +1,1 @@
+"""Tests of the worker: its parts, its processes, its stop, and what it bears."""
