@@ -25,6 +25,7 @@ LAYERS: dict[int, set[str]] = {
         "environment",
         "errors",
         "events",
+        "hooks",
         "ids",
         "job",
         "limits",
@@ -38,12 +39,15 @@ LAYERS: dict[int, set[str]] = {
     2: {"store"},
     3: {"client", "services"},
     4: {"worker"},
-    5: {"__init__"},  # what users import: it gathers names from below, and only the edges may use it
-    6: {"cli", "web", "contrib", "testing", "demo", "__main__"},
+    5: {"app"},  # client and worker under one name
+    6: {"__init__"},  # what users import: it gathers names from below, and only the edges may use it
+    7: {"cli", "web", "contrib", "testing", "demo", "__main__"},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 # Above the values, two folders of one layer do not know each other; these may, because one shows the other.
 SIDEWAYS = {("cli", "web"), ("cli", "demo"), ("__main__", "cli")}
+# Who may import it at all, where that is fewer than its layer allows: everybody else has the face of the package.
+ONLY_FOR = {"app": {"__init__", "cli"}}
 
 IMPURE = {
     "asyncio", "concurrent", "io", "logging", "multiprocessing", "os", "random", "secrets",
@@ -148,6 +152,11 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         ("evenflow.store.engine", "from ..worker import pump"),
         ("evenflow.services.pruner", "from evenflow.client.app import Evenflow"),
         ("evenflow.web.app", "from evenflow.cli import main"),
+        ("evenflow.client.app", "from evenflow.app import Evenflow"),
+        ("evenflow.worker.child", "from evenflow.app import Evenflow"),
+        ("evenflow.web.pages", "from evenflow.app import Evenflow"),
+        ("evenflow.contrib.django", "import evenflow.app"),
+        ("evenflow.app", "from evenflow import Job"),
         ("evenflow.errors", "if TYPE_CHECKING:\n    from evenflow.rules import retry"),
     ],
 )
@@ -161,7 +170,13 @@ def test_the_checker_sees_an_import_that_goes_up_or_sideways(importer: str, sour
         ("evenflow.store.engine", "from evenflow.errors import EvenflowError\nimport sqlite3"),
         ("evenflow.store.engine", "from . import statements\nfrom .statements import read"),
         ("evenflow.cli.main", "from evenflow.web import serve\nfrom evenflow import Evenflow"),
-        ("evenflow", "from evenflow.client.app import Evenflow"),
+        ("evenflow", "from evenflow.app import Evenflow\nfrom evenflow.client.handle import Job"),
+        ("evenflow.cli.worker", "from evenflow.app import Evenflow"),
+        ("evenflow.web.pages", "from evenflow import Evenflow"),
+        (
+            "evenflow.app",
+            "from evenflow.client.app import Client\nfrom evenflow.worker.local import LocalWorker",
+        ),
     ],
 )
 def test_the_checker_lets_a_downward_import_pass(importer: str, source: str) -> None:
@@ -252,6 +267,8 @@ def upward_imports(module: Module) -> Iterator[str]:
 def may_import(importer: str, target: str) -> bool:
     if importer == target or (importer, target) in SIDEWAYS:
         return True
+    if importer not in ONLY_FOR.get(target, {importer}):
+        return False
     above, below = LAYER_OF.get(importer, -1), LAYER_OF.get(target, len(LAYERS))
     return below < above or above == below == 0
 

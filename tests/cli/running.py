@@ -71,7 +71,7 @@ def without_rich(folder: Path) -> dict[str, str]:
 
 def _read_all(descriptor: int) -> str:
     ends_at = time.monotonic() + WITHIN_S
-    pieces = []
+    pieces: list[bytes] = []
     while select.select([descriptor], [], [], max(0.0, ends_at - time.monotonic()))[0]:
         try:
             piece = os.read(descriptor, 65_536)

@@ -147,12 +147,12 @@ class TestOne:
 
 class TestTerminal:
     def test_what_users_wrote_cannot_steer_it(self, sqlite_stage: Stage) -> None:
-        job = sqlite_stage.fail.enqueue("\x1b]0;owned\x07\x1b[2J\r[bold]gone")
+        job = sqlite_stage.fail.enqueue("\x1b]0;x\x07\x1b[2J\r[b]")
         sqlite_stage.run_all()
         for command in (["jobs"], ["job", job.id]):
             done = evenflow_on_terminal(*command, "--url", sqlite_stage.url)
             assert done.code == 0
-            assert r"\x1b]0;owned\x07\x1b[2J\r[bold]gone" in re.sub(r"\s|\x1b\[[0-9;]*m", "", done.text)
+            assert r"\x1b]0;x\x07\x1b[2J\r[b]" in re.sub(r"\s|\x1b\[[0-9;]*m", "", done.text)
             assert "\x1b]" not in done.text
             assert "\x1b[2J" not in done.text
 

@@ -51,9 +51,17 @@ def main(url: str) -> None:
     plain = echo.enqueue(5, connection=connection)
     connection.close()
     app.run_worker(until_empty=True, queues=["default"])
-    jobs = {"committed": committed, "rolled back": rolled_back, "outer": outer, "inner": inner, "plain": plain}
+    jobs = {
+        "committed": committed,
+        "rolled back": rolled_back,
+        "outer": outer,
+        "inner": inner,
+        "plain": plain,
+    }
     stored = {job.id: job for job in app.jobs()}
-    ends = {name: stored[job.id].result(timeout=0) if job.id in stored else None for name, job in jobs.items()}
+    ends = {
+        name: stored[job.id].result(timeout=0) if job.id in stored else None for name, job in jobs.items()
+    }
     app.close()
     print(json.dumps(ends))
 

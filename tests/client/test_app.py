@@ -53,7 +53,12 @@ def test_one_function_may_be_declared_anew_or_under_two_names(sqlite_app: Evenfl
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("", "at least one character"), ("a\0b", "NUL"), ("x" * 256, "at most 255 characters"), (7, "expected text, got int")],
+    [
+        ("", "at least one character"),
+        ("a\0b", "NUL"),
+        ("x" * 256, "at most 255 characters"),
+        (7, "expected text, got int"),
+    ],
 )
 def test_a_bad_name_is_refused(sqlite_app: Evenflow, name: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
@@ -116,7 +121,9 @@ def test_an_unreachable_database_is_met_at_the_first_use_and_not_before(make_app
         app.stats()
 
 
-def test_a_read_only_file_is_refused(folder: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_is_refused(
+    folder: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = folder / "evenflow.db"
     sqlite3.connect(path).close()
     # The superuser may write everywhere, so the question is answered as it would be for anybody else.
@@ -159,7 +166,9 @@ def test_migrate_names_what_it_applied_once(sqlite_app: Evenflow) -> None:
     assert sqlite_app.migrate() == []
 
 
-def test_tables_are_made_by_the_first_use(empty_postgres_url: str, sqlite_url: str, make_app: MakeApp) -> None:
+def test_tables_are_made_by_the_first_use(
+    empty_postgres_url: str, sqlite_url: str, make_app: MakeApp
+) -> None:
     for url in (empty_postgres_url, sqlite_url):
         app = make_app(url)
         assert app.stats() == {}
@@ -181,7 +190,9 @@ def test_a_job_that_is_not_there_is_not_found(app: Evenflow, id: str) -> None:
         app.job(id)
 
 
-def test_a_job_of_a_task_that_is_not_known_here_is_still_readable(app: Evenflow, engine_url: str, make_app: MakeApp) -> None:
+def test_a_job_of_a_task_that_is_not_known_here_is_still_readable(
+    app: Evenflow, engine_url: str, make_app: MakeApp
+) -> None:
     job = app.task(name="echo")(echo).enqueue(7)
     drain(app)
     found = make_app(engine_url).job(job.id)
@@ -309,7 +320,11 @@ def test_a_paused_queue_starts_nothing_until_it_is_resumed(app: Evenflow) -> Non
     app.pause("mail", who="eve", why="the server moves")
     held, other = task.enqueue(1), task.using(queue="docs").enqueue(2)
     (paused,) = [queue for queue in app.queues() if queue.name == "mail"]
-    assert (paused.paused_by, paused.paused_why, paused.paused_at is not None) == ("eve", "the server moves", True)
+    assert (paused.paused_by, paused.paused_why, paused.paused_at is not None) == (
+        "eve",
+        "the server moves",
+        True,
+    )
     app.run_worker(until_empty=True, queues=["docs"])
     assert (held.refresh().state, other.refresh().state) == (State.READY, State.SUCCEEDED)
     assert app.resume("mail") is True
@@ -335,7 +350,9 @@ def test_stats_count_open_jobs_by_queue_and_state(app: Evenflow) -> None:
 
 
 def test_queues_lists_what_was_declared_and_what_was_used(engine_url: str, make_app: MakeApp) -> None:
-    app = make_app(engine_url, queues=[Queue("mail", priority=10), Queue("docs", fair="fifo")], queue_mode="open")
+    app = make_app(
+        engine_url, queues=[Queue("mail", priority=10), Queue("docs", fair="fifo")], queue_mode="open"
+    )
     app.task(name="echo", queue="other")(echo).enqueue(1)
     assert [(queue.name, queue.priority, queue.fair) for queue in app.queues()] == [
         ("docs", 50, "fifo"), ("mail", 10, "round-robin"), ("other", 50, "round-robin"),

@@ -236,7 +236,9 @@ async def test_a_timeout_of_aresult_ends_the_wait_and_not_the_job(app: Evenflow)
 def test_keep_result_0_leaves_no_row(app: Evenflow) -> None:
     job = app.task(name="page", keep_result=0)(_page).enqueue(1)
     drain(app)
-    with pytest.raises(JobNotFound, match=f"no job {job.id}: it was never committed, kept no result, or its retention"):
+    with pytest.raises(
+        JobNotFound, match=f"no job {job.id}: it was never committed, kept no result, or its retention"
+    ):
         job.result(timeout=0)
     with pytest.raises(JobNotFound):
         job.refresh()

@@ -32,8 +32,18 @@ def test_what_a_declaration_says_is_its_policy(sqlite_app: Evenflow) -> None:
         name="bill", queue="docs", priority=-5, retry=Retry(max_attempts=3), timeout="30s", good_until=timedelta(hours=1),
         group="tenant", unique=True, on_crash="fail", run_in="thread", keep_result=0,
     )(nothing).policy  # fmt: skip
-    assert (policy.queue, policy.priority, policy.retry.max_attempts, policy.timeout_us) == ("docs", -5, 3, 30_000_000)
-    assert (policy.group, policy.unique, policy.on_crash, policy.run_in) == ("tenant", Unique(), "fail", "thread")
+    assert (policy.queue, policy.priority, policy.retry.max_attempts, policy.timeout_us) == (
+        "docs",
+        -5,
+        3,
+        30_000_000,
+    )
+    assert (policy.group, policy.unique, policy.on_crash, policy.run_in) == (
+        "tenant",
+        Unique(),
+        "fail",
+        "thread",
+    )
     assert (policy.good_until, policy.keep_us) == (timedelta(hours=1), 0)
 
 
@@ -51,10 +61,16 @@ def test_what_a_declaration_says_is_its_policy(sqlite_app: Evenflow) -> None:
         ({"timeout": "soon"}, "timeout: expected a duration, got 'soon'"),
         ({"timeout": -1}, "timeout: expected a duration of 0 or more"),
         ({"keep_result": -1}, "keep_result: expected a duration of 0 or more"),
-        ({"good_until": datetime(2040, 1, 1)}, "good_until: expected a datetime with a time zone, got the naive"),  # noqa: DTZ001
+        (
+            {"good_until": datetime(2040, 1, 1)},
+            "good_until: expected a datetime with a time zone, got the naive",
+        ),  # noqa: DTZ001
         ({"retry": 5}, "retry: expected a Retry, got 5; write retry=Retry(max_attempts=5)"),
         ({"unique": "tenant"}, "unique: expected a Unique, True or False, got 'tenant'"),
-        ({"unique": Unique("nobody")}, "unique: expected arguments of the function, got 'nobody'; it has 'tenant'"),
+        (
+            {"unique": Unique("nobody")},
+            "unique: expected arguments of the function, got 'nobody'; it has 'tenant'",
+        ),
         ({"group": "nobody"}, "group: expected arguments of the function, got 'nobody'; it has 'tenant'"),
         ({"group": "{tenant}{tenant}"}, "group: expected a separator between the arguments"),
         ({"group": lambda nobody, tenant: "x"}, "group: expected arguments of the function, got 'nobody'"),
@@ -64,7 +80,9 @@ def test_what_a_declaration_says_is_its_policy(sqlite_app: Evenflow) -> None:
         ({"prioritty": 5}, "unknown option 'prioritty'"),
     ],
 )
-def test_a_wrong_option_of_a_declaration_is_named(sqlite_app: Evenflow, options: dict[str, Any], text: str) -> None:
+def test_a_wrong_option_of_a_declaration_is_named(
+    sqlite_app: Evenflow, options: dict[str, Any], text: str
+) -> None:
     (mistake,) = mistakes_of(sqlite_app, **options)
     assert mistake.startswith("task 'bill': ")
     assert text in mistake
@@ -77,7 +95,15 @@ def test_a_coroutine_cannot_be_run_in_a_thread(sqlite_app: Evenflow) -> None:
 
 def test_every_mistake_of_a_declaration_is_reported_at_once(sqlite_app: Evenflow) -> None:
     found = mistakes_of(
-        sqlite_app, queue="9", priority=500, retry=None, timeout="x", group="nobody", unique=Unique("noone"), run_in="async", x=1
+        sqlite_app,
+        queue="9",
+        priority=500,
+        retry=None,
+        timeout="x",
+        group="nobody",
+        unique=Unique("noone"),
+        run_in="async",
+        x=1,
     )
     assert len(found) == 8
     assert all(mistake.startswith("task 'bill': ") for mistake in found)
@@ -88,7 +114,10 @@ def test_every_mistake_of_a_declaration_is_reported_at_once(sqlite_app: Evenflow
     [
         ({"queue": ""}, "queue '': expected a letter"),
         ({"priority": -101}, "priority: expected a whole number from -100 to 100"),
-        ({"run_after": datetime(2040, 1, 1)}, "run_after: expected a datetime with a time zone, got the naive"),  # noqa: DTZ001
+        (
+            {"run_after": datetime(2040, 1, 1)},
+            "run_after: expected a datetime with a time zone, got the naive",
+        ),  # noqa: DTZ001
         ({"good_until": datetime(2040, 1, 1)}, "good_until: expected a datetime with a time zone"),  # noqa: DTZ001
         ({"run_after": -5}, "run_after: expected a duration of 0 or more"),
         ({"run_after": "tomorrow"}, "run_after: expected a duration, got 'tomorrow'"),

@@ -39,7 +39,9 @@ def test_a_batch_with_a_duplicate_that_is_an_error_leaves_nothing(app: Evenflow,
     holder = strict(app).enqueue("bob")
     calls = [("eve",), ("ann",)]
     calls.insert(place, ("bob",))
-    with pytest.raises(DuplicateJob, match=f"task 'bill': job {holder.id} with the same unique key is open") as refused:
+    with pytest.raises(
+        DuplicateJob, match=f"task 'bill': job {holder.id} with the same unique key is open"
+    ) as refused:
         strict(app).enqueue_many(calls)
     assert refused.value.job_id == holder.id
     assert tenants(app) == ["bob"]
@@ -139,7 +141,9 @@ def test_batches_that_race_for_keys_are_whole_or_absent(app: Evenflow) -> None:
 
     def enqueue(number: int) -> None:
         try:
-            task.enqueue_many([(f"own-{number}", number), (f"shared-{number % 3}", number), (f"other-{number}", number)])
+            task.enqueue_many(
+                [(f"own-{number}", number), (f"shared-{number % 3}", number), (f"other-{number}", number)]
+            )
         except DuplicateJob:
             refused.append(number)
         except BaseException as failure:
@@ -153,7 +157,9 @@ def test_batches_that_race_for_keys_are_whole_or_absent(app: Evenflow) -> None:
     assert failures == []
     stored = [job.args[1] for job in app.jobs()]
     assert len(refused) == 9
-    assert {number: stored.count(number) for number in stored} == dict.fromkeys(set(range(12)) - set(refused), 3)
+    assert {number: stored.count(number) for number in stored} == dict.fromkeys(
+        set(range(12)) - set(refused), 3
+    )
 
 
 def test_a_refused_batch_keeps_its_connection(postgres_app: Evenflow) -> None:
@@ -171,7 +177,9 @@ def _backend(engine: PostgresEngine) -> Any:
         return connection.execute("select pg_backend_pid()").fetchone()
 
 
-def test_a_batch_is_stored_as_a_whole_when_a_row_is_refused(app: Evenflow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_stored_as_a_whole_when_a_row_is_refused(
+    app: Evenflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = [strict(app).job(name) for name in ("eve", "ann")]
     calls[1].new = type(calls[1].new)(**{**_fields(calls[1].new), "priority": 20_000})
     with pytest.raises(Exception, match=r"(?i)constraint|out of range"):
@@ -183,7 +191,9 @@ def _fields(struct: Any) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
-def test_declared_queues_are_known_to_the_store_before_the_first_job(engine_url: str, make_app: MakeApp) -> None:
+def test_declared_queues_are_known_to_the_store_before_the_first_job(
+    engine_url: str, make_app: MakeApp
+) -> None:
     app = make_app(engine_url, queues=[Queue("docs", priority=7, fair="fifo", weights={"gold": 3})])
     app.task(name="bill", queue="docs")(bill).enqueue("bob")
     assert [(queue.name, queue.priority, queue.fair) for queue in app.queues()] == [("docs", 7, "fifo")]

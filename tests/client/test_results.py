@@ -95,7 +95,9 @@ def test_the_end_between_the_first_look_and_the_listening_is_not_missed(
     assert job.result(timeout=20) == 7
 
 
-def test_a_wait_without_announcements_ends_by_looking_again(sqlite_app: Evenflow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_without_announcements_ends_by_looking_again(
+    sqlite_app: Evenflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(results, "LOOK_AGAIN_S", 0.05)
     monkeypatch.setattr("evenflow.store.signals.VersionWatch._version", lambda self: 0)
     task = sqlite_app.task(name="echo")(echo)

@@ -95,15 +95,19 @@ def test_a_task_looks_like_its_function(sqlite_app: Evenflow) -> None:
 
     assert documented.__doc__ == "What it does."
     assert documented.__name__ == "documented"
-    assert documented.name == (
-        f"{__name__}.test_a_task_looks_like_its_function.documented"
-    )
+    assert documented.name == (f"{__name__}.test_a_task_looks_like_its_function.documented")
     assert repr(documented) == f"<Task {documented.name}>"
 
 
 def test_enqueue_stores_a_job_that_a_worker_runs(app: Evenflow) -> None:
     job = adder(app).enqueue(1, b=5)
-    assert (job.state, job.task, job.queue, job.priority, job.is_new) == (State.READY, "add", "default", 0, True)
+    assert (job.state, job.task, job.queue, job.priority, job.is_new) == (
+        State.READY,
+        "add",
+        "default",
+        0,
+        True,
+    )
     assert app.job(job.id).state is State.READY
     drain(app)
     assert job.result(timeout=0) == 6
@@ -167,7 +171,9 @@ def test_enqueue_many_of_nothing_is_nothing(app: Evenflow) -> None:
 
 @pytest.mark.parametrize("call", ["ab", 7, None])
 def test_enqueue_many_refuses_what_is_no_set_of_arguments(app: Evenflow, call: Any) -> None:
-    with pytest.raises(PayloadError, match=r"expected a tuple or a dict of arguments for each call, got .*write \[\(1, 2\)"):
+    with pytest.raises(
+        PayloadError, match=r"expected a tuple or a dict of arguments for each call, got .*write \[\(1, 2\)"
+    ):
         adder(app).enqueue_many([(1, 2), call])
     assert list(app.jobs()) == []
 
@@ -396,7 +402,8 @@ def test_equal_arguments_are_one_unique_job_in_whatever_order_they_were_written(
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [([1, 2], [2, 1]), ({"a": 1}, {"a": 2}), (1, "1"), ({"a": [1, 2]}, {"a": [2, 1]}), (1, 1.5)]
+    ("first", "second"),
+    [([1, 2], [2, 1]), ({"a": 1}, {"a": 2}), (1, "1"), ({"a": [1, 2]}, {"a": [2, 1]}), (1, 1.5)],
 )
 def test_different_arguments_are_different_unique_jobs(sqlite_app: Evenflow, first: Any, second: Any) -> None:
     @sqlite_app.task(name="store", unique=True)
@@ -408,7 +415,9 @@ def test_different_arguments_are_different_unique_jobs(sqlite_app: Evenflow, fir
 def test_on_conflict_error_raises_with_the_id_of_the_open_job(app: Evenflow) -> None:
     strict = adder(app, unique=Unique(on_conflict="error"))
     first = strict.enqueue(1, 2)
-    with pytest.raises(DuplicateJob, match=rf"task 'add': job {first.id} with the same unique key is open") as refused:
+    with pytest.raises(
+        DuplicateJob, match=rf"task 'add': job {first.id} with the same unique key is open"
+    ) as refused:
         strict.enqueue(1, 2)
     assert refused.value.job_id == first.id
     assert list(app.jobs()) == [first]
@@ -438,7 +447,9 @@ def test_keep_result_none_with_using_goes_back_to_the_app_s_retention(app: Evenf
 
 def test_an_undeclared_queue_is_refused_in_custom_mode(engine_url: str, make_app: MakeApp) -> None:
     app = make_app(engine_url, queues=[Queue("mail")])
-    with pytest.raises(UnknownQueue, match=r"queue 'docs' is not declared \(queue_mode='custom' has 'mail'\)"):
+    with pytest.raises(
+        UnknownQueue, match=r"queue 'docs' is not declared \(queue_mode='custom' has 'mail'\)"
+    ):
         adder(app, queue="docs").enqueue(1, 2)
     assert adder(app, queue="docs").using(queue="mail").enqueue(1, 2).queue == "mail"
     assert len(list(app.jobs())) == 1
@@ -481,11 +492,16 @@ def test_one_bad_call_of_many_leaves_nothing(app: Evenflow) -> None:
         ({"deep": [Unstorable()]}, r"argument 'value' at \['deep'\]\[0\]"),
         (float("nan"), "argument 'value': NaN cannot be stored"),
         ("\ud800", "argument 'value': text with a lone surrogate"),
-        ("x" * 300_000, r"argument 'value': the arguments take 300\d+ bytes of JSON, at most 262144 are allowed"),
+        (
+            "x" * 300_000,
+            r"argument 'value': the arguments take 300\d+ bytes of JSON, at most 262144 are allowed",
+        ),
     ],
     ids=["type", "nested", "nan", "surrogate", "huge"],
 )
-def test_what_cannot_be_stored_is_refused_by_name_and_nothing_is_written(app: Evenflow, value: Any, text: str) -> None:
+def test_what_cannot_be_stored_is_refused_by_name_and_nothing_is_written(
+    app: Evenflow, value: Any, text: str
+) -> None:
     @app.task(name="store")
     def store(value: Any) -> None: ...
 
@@ -515,7 +531,9 @@ def test_max_payload_bytes_is_the_limit(sqlite_url: str, make_app: MakeApp) -> N
         ({"unique": "x" * 256}, "unique: expected at most 255 characters, got 256"),
     ],
 )
-def test_a_literal_that_cannot_be_stored_is_refused(app: Evenflow, options: dict[str, Any], text: str) -> None:
+def test_a_literal_that_cannot_be_stored_is_refused(
+    app: Evenflow, options: dict[str, Any], text: str
+) -> None:
     with pytest.raises(EnqueueError, match=text):
         adder(app).using(**options).enqueue(1, 2)
     assert list(app.jobs()) == []
@@ -524,10 +542,19 @@ def test_a_literal_that_cannot_be_stored_is_refused(app: Evenflow, options: dict
 @pytest.mark.parametrize("option", ["group", "unique"])
 @pytest.mark.parametrize(
     ("value", "text"),
-    [("a\0b", "without NUL"), ("x" * 300, "at most 255 characters"), ("\udc00", "lone surrogate"), ([1], "expected text")],
+    [
+        ("a\0b", "without NUL"),
+        ("x" * 300, "at most 255 characters"),
+        ("\udc00", "lone surrogate"),
+        ([1], "expected text"),
+    ],
 )
-def test_a_key_whose_value_cannot_be_stored_is_refused(app: Evenflow, option: str, value: Any, text: str) -> None:
-    key: Any = {"group": lambda number: value} if option == "group" else {"unique": Unique(lambda number: value)}
+def test_a_key_whose_value_cannot_be_stored_is_refused(
+    app: Evenflow, option: str, value: Any, text: str
+) -> None:
+    key: Any = (
+        {"group": lambda number: value} if option == "group" else {"unique": Unique(lambda number: value)}
+    )
 
     @app.task(name="bill", **key)
     def bill(number: int) -> None: ...

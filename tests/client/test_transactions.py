@@ -130,7 +130,13 @@ def test_a_job_lives_and_dies_with_django_s_transaction(url: str) -> None:
     command = [sys.executable, "-W", "error", "-m", "tests.client.django_process", url]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"committed": 1, "rolled back": None, "outer": 3, "inner": None, "plain": 5}
+    assert json.loads(done.stdout) == {
+        "committed": 1,
+        "rolled back": None,
+        "outer": 3,
+        "inner": None,
+        "plain": 5,
+    }
 
 
 def test_on_an_autocommit_connection_the_job_is_there_at_once(app: Evenflow, engine_url: str) -> None:
@@ -277,12 +283,16 @@ def not_connections() -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_what_is_no_connection_is_refused_by_name(sqlite_app: Evenflow, kind: str) -> None:
     given = not_connections()[kind]
-    with pytest.raises(EnqueueError, match=r"connection: expected a connection of psycopg, psycopg2, asyncpg or sqlite3, a"):
+    with pytest.raises(
+        EnqueueError, match=r"connection: expected a connection of psycopg, psycopg2, asyncpg or sqlite3, a"
+    ):
         task_of(sqlite_app).enqueue(1, connection=given)
     assert list(sqlite_app.jobs()) == []
 
 
-async def test_a_pool_is_refused_because_it_has_no_transaction(postgres_app: Evenflow, postgres_url: str) -> None:
+async def test_a_pool_is_refused_because_it_has_no_transaction(
+    postgres_app: Evenflow, postgres_url: str
+) -> None:
     async with asyncpg.create_pool(postgres_url, min_size=1, max_size=1) as pool:
         with pytest.raises(EnqueueError, match=r"expected a connection of .*, got asyncpg\.pool\.Pool"):
             await task_of(postgres_app).aenqueue(1, connection=pool)
@@ -296,7 +306,9 @@ def test_a_cursor_is_refused(postgres_app: Evenflow, postgres_url: str) -> None:
     assert list(postgres_app.jobs()) == []
 
 
-async def test_an_asynchronous_connection_is_refused_by_enqueue(postgres_app: Evenflow, postgres_url: str) -> None:
+async def test_an_asynchronous_connection_is_refused_by_enqueue(
+    postgres_app: Evenflow, postgres_url: str
+) -> None:
     task = task_of(postgres_app)
     engine = sqlalchemy_asyncio.create_async_engine(sqlalchemy_url(postgres_url, "psycopg"))
     session = sqlalchemy_asyncio.AsyncSession(engine)
@@ -304,7 +316,9 @@ async def test_an_asynchronous_connection_is_refused_by_enqueue(postgres_app: Ev
     connection = await psycopg.AsyncConnection.connect(postgres_url)
     async with with_asyncpg(postgres_url) as caller:
         for given in (connection, caller.connection, session, scoped):
-            with pytest.raises(EnqueueError, match=r"is asynchronous; use: await task\.aenqueue\(\.\.\., connection=…\)"):
+            with pytest.raises(
+                EnqueueError, match=r"is asynchronous; use: await task\.aenqueue\(\.\.\., connection=…\)"
+            ):
                 task.enqueue(1, connection=given)
     await connection.close()
     await session.close()
@@ -328,7 +342,10 @@ def test_a_connection_to_a_database_of_a_third_kind_is_refused(
 ) -> None:
     engine = sqlalchemy.create_engine("sqlite://")
     monkeypatch.setattr(engine.dialect, "name", "mysql")
-    with orm.Session(engine) as session, pytest.raises(EnqueueError, match="one to SQLite or PostgreSQL, got mysql"):
+    with (
+        orm.Session(engine) as session,
+        pytest.raises(EnqueueError, match="one to SQLite or PostgreSQL, got mysql"),
+    ):
         task_of(sqlite_app).enqueue(1, connection=session)
 
 
@@ -352,7 +369,9 @@ def test_a_sqlite_file_without_tables_is_said_before_the_transaction_waits_for_i
         session.get_bind().engine.dispose()
 
 
-def test_on_postgresql_the_tables_are_made_beside_the_transaction(empty_postgres_url: str, make_app: MakeApp) -> None:
+def test_on_postgresql_the_tables_are_made_beside_the_transaction(
+    empty_postgres_url: str, make_app: MakeApp
+) -> None:
     app = make_app(empty_postgres_url)
     with with_psycopg()(empty_postgres_url) as caller:
         caller.execute("create table orders (number integer)")

@@ -73,7 +73,10 @@ def with_psycopg(**options: Any) -> Open:
     def opened(url: str) -> Iterator[Caller]:
         with contextlib.closing(psycopg.connect(url, **options)) as connection:
             yield Caller(
-                connection, connection.commit, connection.rollback, lambda text: connection.execute(text.encode())
+                connection,
+                connection.commit,
+                connection.rollback,
+                lambda text: connection.execute(text.encode()),
             )
 
     return opened
@@ -84,7 +87,10 @@ def with_psycopg2(**options: Any) -> Open:
     def opened(url: str) -> Iterator[Caller]:
         with contextlib.closing(psycopg2.connect(url, **options)) as connection:
             yield Caller(
-                connection, connection.commit, connection.rollback, lambda text: connection.cursor().execute(text)
+                connection,
+                connection.commit,
+                connection.rollback,
+                lambda text: connection.cursor().execute(text),
             )
 
     return opened
@@ -148,7 +154,9 @@ def with_async_sqlalchemy(driver: str, kind: str) -> AsyncOpen:
             await engine.connect() if kind == "connection" else sqlalchemy_asyncio.AsyncSession(engine)
         )
         try:
-            yield AsyncCaller(used, used.commit, used.rollback, lambda text: used.execute(sqlalchemy.text(text)))
+            yield AsyncCaller(
+                used, used.commit, used.rollback, lambda text: used.execute(sqlalchemy.text(text))
+            )
         finally:
             await used.close()
             await engine.dispose()

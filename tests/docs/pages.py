@@ -87,7 +87,9 @@ class Page:
 def all_pages() -> dict[str, Page]:
     """The README, the changelog and every page of the manual, by name."""
     paths = [README, ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
-    return {name: Page(name, path.read_text("utf-8")) for path in paths for name in [str(path.relative_to(ROOT))]}
+    return {
+        name: Page(name, path.read_text("utf-8")) for path in paths for name in [str(path.relative_to(ROOT))]
+    }
 
 
 def page(name: str) -> Page:

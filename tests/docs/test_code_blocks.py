@@ -20,11 +20,14 @@ from tests.postgres_server import DatabaseHost
 PLACEHOLDER = "//shop:secret@localhost/shop"
 PAGE_WITHIN_S = 110
 
-PAGES = [name for name, page in all_pages().items() if any(block.language in RUNNABLE for block in page.blocks)]
+PAGES = [
+    name for name, page in all_pages().items() if any(block.language in RUNNABLE for block in page.blocks)
+]
 BLOCKS = [block for page in all_pages().values() for block in page.blocks]
 every_block = pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}:{block.line}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_the_code_of_a_page_runs(name: str, folder: Path, request: pytest.FixtureRequest) -> None:
     blocks = [asdict(block) for block in all_pages()[name].blocks if _is_run(block)]

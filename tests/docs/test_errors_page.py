@@ -27,7 +27,9 @@ def test_the_drawn_tree_is_that_of_the_classes() -> None:
     classes = [
         each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, EvenflowError)
     ]
-    real = {each.__name__: next((b.__name__ for b in each.__bases__ if b in classes), None) for each in classes}
+    real = {
+        each.__name__: next((b.__name__ for b in each.__bases__ if b in classes), None) for each in classes
+    }
     assert drawn_tree() == real
 
 

@@ -49,7 +49,9 @@ def test_every_option_of_an_app_stands_in_the_table_once() -> None:
 
 
 @pytest.mark.parametrize(("table", "kind"), [(RESILIENCE, Resilience), (RETENTION, Retention)])
-def test_every_field_of_a_group_of_settings_stands_in_its_table(table: list[dict[str, str]], kind: type) -> None:
+def test_every_field_of_a_group_of_settings_stands_in_its_table(
+    table: list[dict[str, str]], kind: type
+) -> None:
     assert options(table) == [field.name for field in fields(kind)]
 
 
@@ -83,7 +85,9 @@ def test_every_variable_of_the_code_stands_on_the_page() -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in (*APP, *RESILIENCE) if row["variable"].startswith("`")], ids=lambda row: plain(row["option"])
+    "row",
+    [row for row in (*APP, *RESILIENCE) if row["variable"].startswith("`")],
+    ids=lambda row: plain(row["option"]),
 )
 def test_a_variable_sets_the_option_beside_it(row: dict[str, str]) -> None:
     name, variable = plain(row["option"]), plain(row["variable"])
@@ -116,7 +120,9 @@ def test_a_retention_on_the_page_is_that_of_the_code(row: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in (*APP, *RESILIENCE) if _RANGE.match(row["values"])], ids=lambda row: plain(row["option"])
+    "row",
+    [row for row in (*APP, *RESILIENCE) if _RANGE.match(row["values"])],
+    ids=lambda row: plain(row["option"]),
 )
 def test_a_range_on_the_page_is_that_of_the_code(row: dict[str, str]) -> None:
     name = plain(row["option"])
@@ -164,7 +170,10 @@ def _is_accepted(name: str, value: int) -> bool:
     given: dict[str, Any] = {name: value}
     if name in options(RESILIENCE):
         # The two delays have to fit each other.
-        other = {"db_retry_initial_ms": {"db_retry_max_ms": 300_000}, "db_retry_max_ms": {"db_retry_initial_ms": 100}}
+        other = {
+            "db_retry_initial_ms": {"db_retry_max_ms": 300_000},
+            "db_retry_max_ms": {"db_retry_initial_ms": 100},
+        }
         given = {"resilience": Resilience(**{**other.get(name, {}), **given})}
     elif name == "heartbeat_ms":
         given["lease_ms"] = 3_600_000

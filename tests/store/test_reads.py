@@ -14,6 +14,7 @@ from evenflow.store.open import AnyEngine
 from evenflow.store.reads import (
     PAGE,
     Filter,
+    count,
     counts,
     ended_among,
     find,
@@ -187,3 +188,33 @@ def test_rounds_and_tails_tell_the_order_of_bands_and_groups(scene: Scene) -> No
 def test_the_store_has_a_clock(store: AnyEngine) -> None:
     before = time.time()
     assert before - 60 < now_us(store) / SECOND < time.time() + 60
+
+
+class TestCount:
+    def test_counts_live_and_kept_jobs_by_state(self, scene: Scene) -> None:
+        mixed(scene)
+        found = {state.value: count(scene.engine, Filter(state)) for state in State}
+        assert {state: jobs for state, jobs in found.items() if jobs} == {
+            "succeeded": 2,
+            "failed": 2,
+            "running": 2,
+            "ready": 4,
+        }
+        assert count(scene.engine, ALL) == 10
+
+    @pytest.mark.parametrize("state", [None, State.READY, State.SUCCEEDED, State.FAILED])
+    def test_counts_what_a_page_lists(self, scene: Scene, state: State | None) -> None:
+        for queue, task, group in (("a", "t", "g"), ("a", "t", None), ("a", "u", "g"), ("b", "t", "g")):
+            scene.enqueue(*(new_job(queue=queue, task=task, group=group) for _ in range(4)))
+            claimed = scene.claim(3, queues=[queue])
+            ends = zip(claimed, ["succeeded", "failed"], strict=False)
+            scene.advance(ALICE, *(end_of(each, end) for each, end in ends))
+        for wanted in (
+            Filter(state),
+            Filter(state, queue="a"),
+            Filter(state, task="u"),
+            Filter(state, group="g"),
+            Filter(state, "a", "t", "g"),
+            Filter(state, "c"),
+        ):
+            assert count(scene.engine, wanted) == len(page(scene.engine, wanted, top=1000))

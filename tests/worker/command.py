@@ -30,6 +30,7 @@ class WorkerCommand:
     def __init__(self, url: str, folder: Path, *options: str, locator: str = "tests.worker.jobs:app", **settings: Any) -> None:
         self._command = [sys.executable, "-m", "evenflow", "worker", locator, *options]
         self._environment = os.environ | QUICK | {"EVENFLOW_URL": url, "LEDGER_FOLDER": str(folder)}
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # every process would compile everything anew
         self._environment |= {name: str(value) for name, value in settings.items()}
         self.books = Books(url)
         self._log = folder / f"worker-{len(list(folder.glob('worker-*.log')))}.log"

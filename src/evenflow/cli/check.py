@@ -22,6 +22,7 @@ from evenflow.store.postgres import PostgresEngine
 from evenflow.store.signals import Waker, watch_signals
 
 LISTEN_WITHIN_S = 3.0
+ANNOUNCEMENT = ""  # the payload of `Waker.announce_ends`
 
 
 @dataclass(slots=True)
@@ -150,28 +151,26 @@ def _look(engine: AnyEngine, live: dict[str, Any], findings: Findings) -> None:
 
 
 def _check_wakeups(engine: PostgresEngine, live: dict[str, Any], findings: Findings) -> None:
-    with engine.session() as connection:
-        # The engine stops preparing statements when a pooler has refused its start-up options.
-        live["pooler"] = connection.prepare_threshold is None
-    live["listens"] = _can_listen(engine)
+    live["pooler"] = engine.has_pooler
+    live["listens"] = not engine.has_pooler and _can_listen(engine)
     if not live["listens"]:
-        cause = "a pooler in transaction mode" if live["pooler"] else "a pooler, a proxy or a standby"
+        cause = "a pooler stands before the database" if engine.has_pooler else "notifications do not arrive"
         findings.warnings.append(
-            f"LISTEN does not work here ({cause}): workers find new jobs by polling; "
+            f"no wake-ups: {cause}, so workers find new jobs by polling; "
             "for quick starts give them an address that goes to the server itself"
         )
 
 
 def _can_listen(engine: PostgresEngine) -> bool:
-    """Whether a wake-up comes through. Another connection sends it: a pooler hands one's own back with the answer."""
+    """Whether an announcement that we make ourselves is heard on another connection."""
     waker = Waker(engine)
     ends_at = time.monotonic() + LISTEN_WITHIN_S
     with watch_signals(engine, "done") as signals:
         heard = signals.wait(0.05)  # connects
-        while not heard and time.monotonic() < ends_at:
+        while ANNOUNCEMENT not in heard and time.monotonic() < ends_at:
             waker.announce_ends()
             heard = signals.wait(0.2)
-        return bool(heard)
+        return ANNOUNCEMENT in heard
 
 
 def _document(findings: Findings) -> dict[str, Any]:

@@ -317,11 +317,9 @@ class Waker:
         return list(self._engine.watchers)
 
     def _send_or_delay(self, payloads: set[str]) -> None:
-        now = time.monotonic()
         with self._lock:
-            due = {payload for payload in payloads if now - self._sent_at.get(payload, -1.0) >= COALESCE_S}
-            self._sent_at.update(dict.fromkeys(due, now))
-            self._pending |= payloads - due
+            self._pending |= payloads
+            due = self._take_due()
             if self._pending and (
                 self._thread is None or not self._thread.is_alive()
             ):  # a fork leaves it behind
@@ -334,15 +332,23 @@ class Waker:
 
     def _send_pending(self) -> None:
         while True:
-            time.sleep(COALESCE_S)
             with self._lock:
-                payloads, self._pending = self._pending, set()
-                if not payloads:
+                due = self._take_due()
+                if not due and not self._pending:
                     self._thread = None
                     return
-                self._sent_at.update(dict.fromkeys(payloads, time.monotonic()))
-            for payload in payloads:
+                soonest = min((self._sent_at[payload] for payload in self._pending), default=0.0)
+            for payload in due:
                 self._notify("wake", payload)
+            time.sleep(max(0.0, soonest + COALESCE_S - time.monotonic()))
+
+    def _take_due(self) -> set[str]:
+        """What may be sent now. It counts as sent from here on: what comes later waits for its own turn."""
+        now = time.monotonic()
+        due = {payload for payload in self._pending if now - self._sent_at.get(payload, -1.0) >= COALESCE_S}
+        self._pending -= due
+        self._sent_at.update(dict.fromkeys(due, now))
+        return due
 
     def _notify(self, kind: str, payload: str) -> None:
         with contextlib.suppress(StoreError):

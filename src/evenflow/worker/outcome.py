@@ -56,9 +56,6 @@ def succeeded(job: Claimed, value: Any, rules: Rules, now: int, random: float) -
         result = "null" if value is None else encode_result(value, rules.max_result_bytes)
     except ResultError as error:
         return raised(job, error, rules, now, random)
-    except Exception as error:
-        # Whatever a value does when it is looked at: the work is done and must not be run again.
-        return raised(job, ResultError(f"the result cannot be stored: {_said(error)}"), rules, now, random)
     return End(job.id, job.epoch, "succeeded", rules.keep_us, result=result)
 
 

@@ -31,7 +31,7 @@ class QueueList:
         mistakes = []
         for name in names:
             stem = name.removesuffix("*")
-            if stem and (wrong := name_mistakes(stem)):
+            if name != "*" and (wrong := name_mistakes(stem)):
                 mistakes += [f"--queues {name!r}: {wrong[0]}"]
         if not names:
             mistakes = ["--queues: expected at least one queue; leave it out to serve all"]

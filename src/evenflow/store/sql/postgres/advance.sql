@@ -2,7 +2,8 @@
 -- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options
 -- The pump's one round trip: finish these runs, give me more. One statement, so one transaction and one flush.
 -- ends: every write is fenced by (id, epoch, worker) and goes through the primary key: a partial index on running rows
---   fills with dead entries while somebody holds an old snapshot.
+--   fills with dead entries while somebody holds an old snapshot. The array says so once more: a plan that was made when
+--   the table was empty would hash all of it for every end.
 -- claim: walks job_ready from the bound the worker remembers (dead entries lie before it), locks, skips what others
 --   lock, updates by ctid. MATERIALIZED, because IN (SELECT .. LIMIT) may claim more than LIMIT.
 -- caps: a capped queue, or a capped cluster, gives nothing unless lock_caps came before in the same transaction: a count
@@ -17,7 +18,8 @@ ends as materialized (
 ),
 ended as (
   delete from evenflow.job j using ends e
-  where j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint) and e.state not in ('ready', 'scheduled')
+  where j.id = any (array(select id from ends)) and j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
+    and e.state not in ('ready', 'scheduled')
   returning j.*, e.state as end_state, e.keep_us as end_keep_us, e.crashed, e.result, e.error
 ),
 archived as (
@@ -40,7 +42,8 @@ returned as (
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
   from ends e, clock
-  where j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint) and e.state in ('ready', 'scheduled')
+  where j.id = any (array(select id from ends)) and j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
+    and e.state in ('ready', 'scheduled')
   returning j.id, j.epoch, j.queue, j.state, j.limits
 ),
 freed as (

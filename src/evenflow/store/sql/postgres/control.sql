@@ -1,13 +1,14 @@
 -- name: expire
 -- returns: id
 -- Jobs whose good_until has passed before they started. Bounded, so a large dead backlog is cleared in steps.
+-- Ids as an array, here and in every batch: they can only be looked up, where a join may be planned as a scan of all jobs.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 late as materialized (
   select j.id from evenflow.job j
   where j.good_until <= (select now from clock) and j.state not in ('claimed', 'running')
   order by j.good_until limit cast(:top as integer) for update skip locked
 ),
-ended as (delete from evenflow.job j using late where j.id = late.id returning j.*),
+ended as (delete from evenflow.job j where j.id = any (array(select id from late)) returning j.*),
 archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
@@ -26,10 +27,10 @@ select id from ended;
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 named as materialized (
   select j.id, j.state in ('claimed', 'running') as in_flight from evenflow.job j
-  where j.id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+  where j.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
   order by j.id for update
 ),
-ended as (delete from evenflow.job j using named n where j.id = n.id and not n.in_flight returning j.*),
+ended as (delete from evenflow.job j where j.id = any (array(select id from named where not in_flight)) returning j.*),
 archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
@@ -44,7 +45,7 @@ archived as (
 ),
 flagged as (
   update evenflow.job j set cancel_at = now, cancel_why = cast(:why as text)
-  from named n, clock where j.id = n.id and n.in_flight and cast(:flags as boolean)
+  from clock where j.id = any (array(select id from named where in_flight)) and cast(:flags as boolean)
   returning j.id
 )
 select id, 'ended' as outcome from ended union all select id, 'flagged' from flagged;
@@ -54,7 +55,7 @@ select id, 'ended' as outcome from ended union all select id, 'flagged' from fla
 -- A scheduled job is due now (a retry by hand does not wait for its back-off).
 update evenflow.job j set run_at = now
 from (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
-where j.state = 'scheduled' and j.id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+where j.state = 'scheduled' and j.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
 returning j.id;
 
 -- name: revive
@@ -63,7 +64,7 @@ returning j.id;
 -- unique key is taken by a live one stays in history. They arrive like any other and are admitted by the next pump.
 with named as materialized (
   select h.* from evenflow.history h
-  where h.id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+  where h.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
     and h.state in ('failed', 'quarantined', 'cancelled', 'discarded', 'expired')
 ),
 back as (
@@ -83,14 +84,14 @@ held as (
   cross join lateral jsonb_to_recordset(cast(n.limits as jsonb)) as h (ordinal smallint, limiter text, most integer, keep_us bigint)
   where n.limits is not null
 ),
-gone as (delete from evenflow.history h using back where h.id = back.id)
+gone as (delete from evenflow.history h where h.id = any (array(select id from back)))
 select id from back;
 
 -- name: forget
 -- returns: id
 -- Finished jobs that nobody wants to retry: marked discarded in history.
 update evenflow.history h set state = 'discarded'
-where h.id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+where h.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
   and h.state in ('failed', 'quarantined', 'cancelled', 'expired')
 returning h.id;
 

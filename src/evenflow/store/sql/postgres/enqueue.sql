@@ -82,7 +82,7 @@ select count(*) as added from added;
 -- returns: id
 -- Takes back arrivals of the transaction that is still open: one of their batch had to be new and was not.
 delete from evenflow.job
-where state = 'arriving' and id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+where state = 'arriving' and id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
 returning id;
 
 -- name: find_duplicates
@@ -90,12 +90,13 @@ returning id;
 -- returns: id, existing
 -- For each new id that was not inserted: the live job that holds its unique key, or the job itself where an earlier
 -- try of the same enqueue had committed after all (then it may even have finished).
-select b.id, coalesce(s.id, h.id, j.id) as existing
-from jsonb_to_recordset(cast(:batch as jsonb)) as b (id bigint, unique_key text)
-left join evenflow.job s on s.id = b.id
-left join evenflow.job j on j.unique_key = b.unique_key
-left join evenflow.history h on h.id = b.id
-where s.id is not null or j.id is not null or h.id is not null;
+select id, existing from (
+  select b.id, coalesce(
+    (select s.id from evenflow.job s where s.id = b.id),
+    (select h.id from evenflow.history h where h.id = b.id limit 1),
+    (select j.id from evenflow.job j where j.unique_key = b.unique_key)) as existing
+  from jsonb_to_recordset(cast(:batch as jsonb)) as b (id bigint, unique_key text)) found
+where existing is not null;
 
 -- name: wake
 -- mode: wake
@@ -129,7 +130,7 @@ batch as materialized (
   select j.id, j.queue, j.priority, j.group_key, now, j.run_at <= now as is_due,
     case when j.run_at <= now and j.epoch = 0 then cast((j.queue, j.priority, j.group_key) as text) end as line,
     j.epoch > 0 and j.group_key is not null as comes_back
-  from clock, (select id from arrived union all select id from due) p join evenflow.job j on j.id = p.id
+  from clock, evenflow.job j where j.id = any (array(select id from arrived union all select id from due))
 ),
 home as materialized (
   select d.queue, d.priority, x.queue is null as is_new, coalesce(q.fair, 'round-robin') as fair, q.mean_cost_us,
@@ -177,7 +178,7 @@ placed as materialized (
 admitted as (
   update evenflow.job j set turn = p.turn,
     state = case when not p.is_due then 'scheduled' when j.limits is not null then 'blocked' else 'ready' end
-  from placed p where j.id = p.id
+  from placed p where j.id = any (array(select id from placed)) and j.id = p.id
   returning j.id, j.queue, j.state, j.turn
 ),
 lined_up as (

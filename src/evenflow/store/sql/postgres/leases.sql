@@ -59,11 +59,11 @@ orphans as materialized (
          else 'ready' end as fate
   from evenflow.job j
   where j.state in ('claimed', 'running') and not exists (select from evenflow.worker w where w.id = j.worker)
-  order by j.id limit cast(:top as integer)
+  order by j.id + 0 limit cast(:top as integer) -- not along the primary key: few rows are in flight, many are not
   for no key update skip locked
 ),
 ended as (
-  delete from evenflow.job j using orphans o where j.id = o.id and o.fate <> 'ready'
+  delete from evenflow.job j using orphans o where j.id = any (array(select id from orphans)) and j.id = o.id and o.fate <> 'ready'
   returning j.*, o.fate, o.was_running,
     case o.fate when 'failed' then cast(:keep_failed_us as bigint) when 'quarantined' then cast(:keep_quarantined_us as bigint)
                 else cast(:keep_cancelled_us as bigint) end as keep_us
@@ -87,7 +87,7 @@ returned as (
                   else left(j.errors, -1) || ',' || cast(:error as text) || ']' end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
-  from orphans o, clock where j.id = o.id and o.fate = 'ready'
+  from orphans o, clock where j.id = any (array(select id from orphans)) and j.id = o.id and o.fate = 'ready'
   returning j.id, j.queue
 )
 select id, fate as state, queue from ended union all select id, 'ready', queue from returned;
@@ -99,12 +99,12 @@ with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_u
 stale as materialized (
   select j.id from evenflow.job j
   where j.state = 'claimed' and j.lease_until <= (select now from clock)
-  order by j.id limit cast(:top as integer) for no key update skip locked
+  order by j.id + 0 limit cast(:top as integer) for no key update skip locked
 )
 update evenflow.job j set state = 'ready', worker = null, lease_until = null, attempt = j.attempt - 1,
   turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
               else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
-from stale s, clock where j.id = s.id
+from clock where j.id = any (array(select id from stale))
 returning j.id, j.queue;
 
 -- name: lock_caps
@@ -121,28 +121,31 @@ select 'cluster' as name from evenflow.cluster where cap is not null for no key 
 -- returns: id
 -- claimed -> running, before user code: only the holder of a live lease on a job that is neither expired nor cancelled
 -- nor in a paused queue may start it, and only as many as the queue's cap has room for (after lock_caps).
+-- COALESCE keeps the planner from walking all that is in flight: a job is found by its id.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+starts as materialized (select s.* from jsonb_to_recordset(cast(:starts as jsonb)) as s (id bigint, epoch integer)),
 able as materialized (
   select j.id, q.max_concurrency, row_number() over (partition by j.queue order by j.priority, j.turn, j.id) as number,
     case when q.max_concurrency is null then 0
          else (select count(*) from evenflow.job r where r.queue = j.queue and r.state in ('claimed', 'running') and r.state = 'running')
     end as running
-  from jsonb_to_recordset(cast(:starts as jsonb)) as s (id bigint, epoch integer)
-  join evenflow.job j on j.id = s.id and j.epoch = s.epoch
+  from starts s join evenflow.job j on j.id = s.id and j.epoch = s.epoch
   cross join clock
   left join evenflow.queue q on q.name = j.queue
-  where j.worker = cast(:worker as bigint) and j.state = 'claimed' and j.lease_until > now and j.cancel_at is null
+  where j.id = any (array(select id from starts)) and j.worker = cast(:worker as bigint) and coalesce(j.state, '') = 'claimed' and j.lease_until > now and j.cancel_at is null
     and (j.good_until is null or j.good_until > now) and q.paused_at is null
 )
 update evenflow.job j set state = 'running', started_at = now, lease_until = null
 from able a, clock
-where j.id = a.id and j.state = 'claimed' and j.worker = cast(:worker as bigint)
+where j.id = any (array(select id from able)) and j.id = a.id and coalesce(j.state, '') = 'claimed' and j.worker = cast(:worker as bigint)
   and (a.max_concurrency is null or (cast(:caps_locked as boolean) and a.running + a.number <= a.max_concurrency))
 returning j.id;
 
 -- name: save_progress
 -- returns: id
-update evenflow.job j set progress = p.progress
-from jsonb_to_recordset(cast(:progress as jsonb)) as p (id bigint, epoch integer, progress text)
-where j.id = p.id and j.epoch = p.epoch and j.worker = cast(:worker as bigint)
+with reports as materialized (
+  select p.* from jsonb_to_recordset(cast(:progress as jsonb)) as p (id bigint, epoch integer, progress text)
+)
+update evenflow.job j set progress = p.progress from reports p
+where j.id = any (array(select id from reports)) and j.id = p.id and j.epoch = p.epoch and j.worker = cast(:worker as bigint)
 returning j.id;

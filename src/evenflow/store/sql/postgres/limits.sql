@@ -59,7 +59,7 @@ select 'queue' as kind, queue as name from readied union all select 'limiter', l
 -- returns: limiter
 -- Jobs that ended outside of a worker let go of their keys.
 delete from evenflow.hold h
-where h.job_id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+where h.job_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
 returning h.limiter;
 
 -- name: sweep_holds

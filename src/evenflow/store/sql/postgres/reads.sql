@@ -8,18 +8,18 @@ select evenflow.now_us() as now;
 -- returns: id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at, finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, cancel_why
 select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
   cast(null as bigint) as finished_at, good_until, worker, unique_key, payload, null as result, errors, progress, headers, options, cancel_why
-from evenflow.job where id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))
+from evenflow.job where id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
 union all
 select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
   finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, null
-from evenflow.history where id in (select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)));
+from evenflow.history where id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))));
 
 -- name: ended_among
 -- mode: read
 -- returns: id
 -- Which of these jobs are no longer open: asked once per wake-up for all that a process waits for.
-select cast(value as bigint) as id from jsonb_array_elements_text(cast(:ids as jsonb))
-where not exists (select from evenflow.job j where j.id = cast(value as bigint));
+with asked as materialized (select cast(value as bigint) as id from jsonb_array_elements_text(cast(:ids as jsonb)))
+select id from asked where id <> all (array(select j.id from evenflow.job j where j.id = any (array(select id from asked))));
 
 -- name: list_live
 -- mode: read

@@ -6,8 +6,9 @@ returning id;
 
 -- name: beat
 -- returns: id, epoch, why
-update evenflow_job set lease_until = :now + :lease_us
-where :lease_us is not null and state = 'claimed' and worker = :worker
+-- INDEXED BY here and below: SQLite would rather read the whole table than the few rows in flight.
+update evenflow_job indexed by evenflow_job_in_flight set lease_until = :now + :lease_us
+where :lease_us is not null and state in ('claimed', 'running') and state = 'claimed' and worker = :worker
   and exists (select 1 from evenflow_worker w where w.id = :worker);
 
 update evenflow_worker set beat = beat + 1, beat_at = :now, about = coalesce(:about, about) where id = :worker
@@ -37,7 +38,7 @@ returning id;
 -- returns: id, state, queue
 -- The batch is marked first (no lease ends at -1): each later step changes what a LIMIT would find.
 update evenflow_job set lease_until = -1 where id in (
-  select j.id from evenflow_job j
+  select j.id from evenflow_job j indexed by evenflow_job_in_flight
   where j.state in ('claimed', 'running') and not exists (select 1 from evenflow_worker w where w.id = j.worker)
   order by j.id limit :top);
 
@@ -73,7 +74,8 @@ update evenflow_job set state = 'ready', worker = null, lease_until = null, atte
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
 where id in (
-  select id from evenflow_job where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by id limit :top)
+  select id from evenflow_job indexed by evenflow_job_in_flight
+  where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by id limit :top)
 returning id, queue;
 
 -- name: lock_caps

@@ -1,0 +1,278 @@
+"""Wake-ups: few notifications for many enqueues, idle workers that start at once, and polling where nothing is heard."""
+
+import contextlib
+import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from evenflow import Evenflow, Resilience
+from evenflow.store import signals
+from evenflow.store.open import AnyEngine
+from evenflow.store.postgres import PostgresEngine
+from evenflow.store.signals import (
+    ARRIVAL,
+    Interrupt,
+    Waker,
+    queue_mark,
+    readable,
+    settle_wakers,
+    watch_signals,
+)
+from evenflow.store.sqlite import SqliteEngine
+from tests.client.conftest import MakeApp
+from tests.client.serving import serving
+from tests.client.transactions import path_of, with_psycopg
+from tests.processes import wait_until
+
+SOON_S = 3.0  # far below the poll interval of five seconds, far above what a wake-up takes
+
+
+def echo(value: int) -> int:
+    return value
+
+
+@pytest.fixture
+def postgres_engine(postgres_url: str) -> Iterator[PostgresEngine]:
+    engine = PostgresEngine(postgres_url)
+    yield engine
+    settle_wakers(engine)
+    engine.close()
+
+
+@pytest.fixture
+def sqlite_engine(sqlite_url: str) -> Iterator[SqliteEngine]:
+    engine = SqliteEngine(path_of(sqlite_url))
+    yield engine
+    engine.close()
+
+
+@contextlib.contextmanager
+def listening(url: str, channel: str) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f'listen "{channel}"'.encode())
+        yield connection
+
+
+def heard(connection: "psycopg.Connection[tuple[object, ...]]", timeout_s: float = 0.5) -> list[str]:
+    """Everything that was notified until nothing came for a while."""
+    return [notify.payload for notify in connection.notifies(timeout=timeout_s)]
+
+
+def test_a_burst_of_enqueues_sends_few_notifications_and_one_after_the_last(
+    postgres_app: Evenflow, postgres_url: str
+) -> None:
+    task = postgres_app.task(name="echo")(echo)
+    postgres_app.migrate()
+    with listening(postgres_url, "evenflow_wake") as listener:
+        began = time.monotonic()
+        for number in range(500):
+            task.enqueue(number)
+        took = time.monotonic() - began
+        payloads = heard(listener)
+    assert set(payloads) == {queue_mark("default")}
+    assert 2 <= len(payloads) <= took / signals.COALESCE_S + 3
+    assert len(payloads) < 250
+
+
+def test_the_last_wake_up_of_a_burst_comes_after_its_last_commit(
+    postgres_engine: PostgresEngine, postgres_url: str
+) -> None:
+    waker = Waker(postgres_engine)
+    with listening(postgres_url, "evenflow_wake") as listener:
+        waker.wake("mail")
+        assert heard(listener, 0.2) == [queue_mark("mail")]
+        began = time.monotonic()
+        for _ in range(50):
+            waker.wake("mail")
+        asked = time.monotonic()
+        waker.settle()
+        settled = time.monotonic()
+        assert settled - asked < SOON_S
+        assert 1 <= len(heard(listener)) <= (settled - began) / signals.COALESCE_S + 2
+
+
+def test_each_queue_is_woken_by_a_mark_that_hides_its_name(
+    postgres_engine: PostgresEngine, postgres_url: str
+) -> None:
+    with listening(postgres_url, "evenflow_wake") as listener:
+        Waker(postgres_engine).wake("mail", "docs")
+        payloads = heard(listener)
+    assert sorted(payloads) == sorted([queue_mark("mail"), queue_mark("docs")])
+    assert not any("mail" in payload for payload in payloads)
+
+
+def test_a_batch_sends_one_notification_per_queue(postgres_app: Evenflow, postgres_url: str) -> None:
+    task = postgres_app.task(name="echo")(echo)
+    postgres_app.migrate()
+    with listening(postgres_url, "evenflow_wake") as listener:
+        task.enqueue_many([(number,) for number in range(500)])
+        assert heard(listener) == [queue_mark("default")]
+
+
+@pytest.mark.parametrize("wakes", [True, False])
+def test_a_caller_s_commit_brings_its_wake_up_unless_told_not_to(
+    postgres_url: str, make_app: MakeApp, wakes: bool
+) -> None:
+    app = make_app(postgres_url, wake_in_transaction=wakes)
+    task = app.task(name="echo")(echo)
+    with listening(postgres_url, "evenflow_wake") as listener, with_psycopg()(postgres_url) as caller:
+        task.enqueue(1, connection=caller.connection)
+        assert heard(listener, 0.2) == []
+        caller.commit()
+        assert heard(listener) == ([ARRIVAL] if wakes else [])
+
+
+def test_a_wake_up_never_fails(make_app: MakeApp) -> None:
+    app = make_app("postgresql://127.0.0.1:1/jobs")
+    app._producer.waker.wake("mail")
+    app._producer.waker.announce_ends()
+
+
+def test_an_idle_worker_picks_a_job_up_long_before_it_would_poll(engine_url: str, make_app: MakeApp) -> None:
+    app = make_app(engine_url, resilience=Resilience(notify_poll_interval_ms=60_000))
+    task = app.task(name="echo")(echo)
+    with serving(app, queues=["default"]):
+        assert task.enqueue(0).result(timeout=20) == 0
+        for value in range(3):
+            began = time.monotonic()
+            assert task.enqueue(value).result(timeout=20) == value
+            assert time.monotonic() - began < SOON_S
+
+
+def _listeners(session: "psycopg.Connection[tuple[object, ...]]") -> set[object]:
+    found = session.execute(
+        "select pid from pg_stat_activity where datname = current_database() and query ilike 'listen%wake%'"
+    )
+    return {pid for (pid,) in found.fetchall()}
+
+
+def test_a_worker_whose_listener_was_ended_finds_work_by_polling_and_listens_again(
+    postgres_url: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "RECONNECT_S", 2.0)
+    app = make_app(postgres_url, resilience=Resilience(notify_poll_interval_ms=1_000))
+    task = app.task(name="echo")(echo)
+    with (
+        psycopg.connect(postgres_url, autocommit=True) as session,
+        serving(app, queues=["default"], services=False),
+    ):
+        assert task.enqueue(0).result(timeout=20) == 0
+        wait_until(lambda: bool(_listeners(session)), "the listener", 10)
+        killed = _listeners(session)
+        for pid in killed:
+            session.execute("select pg_terminate_backend(%s)", (pid,))
+        began = time.monotonic()
+        assert task.enqueue(1).result(timeout=20) == 1
+        assert time.monotonic() - began < 1.0 * 1.1 + SOON_S
+        wait_until(lambda: bool(_listeners(session) - killed), "a new listener", 20)
+        assert task.enqueue(2).result(timeout=20) == 2
+
+
+def test_a_listener_begins_with_a_hint_and_then_stays_connected(postgres_engine: PostgresEngine) -> None:
+    with watch_signals(postgres_engine, "wake") as watch:
+        assert isinstance(watch, signals.Listener)
+        assert watch.wait(SOON_S) == {ARRIVAL}
+        assert watch.is_listening
+        connection = watch._connection
+        assert watch.wait(0.05) == set()
+        assert watch._connection is connection
+
+
+def test_a_listener_that_heard_its_canary_is_not_replaced(
+    postgres_engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a session is told along with the answer to a statement makes no socket readable; it was once overlooked.
+    monkeypatch.setattr(signals, "CANARY_WITHIN_S", 0.3)
+    monkeypatch.setattr(signals, "CANARY_EVERY_S", 0.1)
+    with watch_signals(postgres_engine, "wake") as watch:
+        assert isinstance(watch, signals.Listener)
+        watch.wait(SOON_S)
+        connection = watch._connection
+        ends_at = time.monotonic() + 1.5
+        while time.monotonic() < ends_at:
+            watch.wait(0.2)
+        assert watch._connection is connection
+        assert watch.is_listening
+
+
+def test_a_listener_hears_its_own_kind_alone(postgres_engine: PostgresEngine) -> None:
+    waker = Waker(postgres_engine)
+    with watch_signals(postgres_engine, "done") as watch:
+        assert watch.wait(SOON_S) == {ARRIVAL}
+        waker.wake("mail")
+        assert watch.wait(0.2) == set()
+        waker.announce_ends()
+        assert watch.wait(SOON_S) == {""}
+
+
+@pytest.mark.parametrize("kind", ["sqlite_engine", "postgres_engine"])
+def test_a_wait_is_ended_from_another_thread(request: pytest.FixtureRequest, kind: str) -> None:
+    engine: AnyEngine = request.getfixturevalue(kind)
+    with watch_signals(engine, "wake") as watch:
+        watch.wait(0.5)
+        timer = threading.Timer(0.05, watch.interrupt)
+        timer.start()
+        began = time.monotonic()
+        assert watch.wait(60) == set()
+        assert time.monotonic() - began < SOON_S
+        timer.join()
+    watch.interrupt()  # after its end: does nothing
+
+
+def test_a_commit_of_another_connection_is_seen(
+    sqlite_engine: SqliteEngine, sqlite_url: str, make_app: MakeApp
+) -> None:
+    app = make_app(sqlite_url)
+    task = app.task(name="echo")(echo)
+    app.prepare()
+    with watch_signals(sqlite_engine, "wake") as watch:
+        task.enqueue(1)
+        assert watch.wait(SOON_S) == {ARRIVAL}
+        assert watch.wait(0.05) == set()
+
+
+def test_who_shares_the_connection_is_given_a_hint(sqlite_engine: SqliteEngine) -> None:
+    waker = Waker(sqlite_engine)
+    with watch_signals(sqlite_engine, "wake") as watch:
+        waker.wake("mail")
+        assert watch.wait(SOON_S) == {ARRIVAL}
+        waker.wake_dispatchers()
+        assert watch.wait(SOON_S) == {ARRIVAL}
+        waker.announce_ends()
+        assert watch.wait(SOON_S) == set()
+
+
+def test_an_interrupt_that_is_closed_writes_to_nobody() -> None:
+    interrupt = Interrupt()
+    interrupt.close()
+    reader, writer = os.pipe()  # takes the descriptors that have just become free
+    try:
+        interrupt.set()
+        assert readable([reader], 0) == set()
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_an_interrupt_works_beyond_descriptor_1023() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1_200
+    assert hard == resource.RLIM_INFINITY or hard >= wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_030)]
+    try:
+        interrupt = Interrupt()
+        assert interrupt.reader > 1023
+        interrupt.set()
+        assert interrupt.wait(SOON_S) is True
+        assert interrupt.wait(0) is False
+        interrupt.close()
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,151 @@
+"""Which queues a worker serves, in which order, and where its claims begin."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from evenflow.errors import ConfigError
+from evenflow.store.reads import QueueRow
+from evenflow.worker import serving
+from evenflow.worker.serving import Bounds, QueueList, Serving
+from tests.worker.test_outcome import job
+
+
+def row(name: str, priority: int = 50) -> QueueRow:
+    return QueueRow(name, priority, "round-robin", None, None, None, None)
+
+
+def known(queues: list[str], *rows: QueueRow) -> Serving:
+    served = Serving(QueueList.parse(queues))
+    served.learn(rows)
+    return served
+
+
+def order(served: Serving, top: int = 10) -> list[str]:
+    return [want.queue for want in sorted(served.wants(top), key=lambda want: want.place)]
+
+
+@pytest.mark.parametrize(
+    ("listed", "queue", "is_served"),
+    [
+        (["mail"], "mail", True),
+        (["mail"], "mail2", False),
+        (["*"], "anything", True),
+        (["docs-*"], "docs-eu", True),
+        (["docs-*"], "docs", False),
+        (["docs-*"], "other-docs-eu", False),
+        (["mail", "docs*"], "docs", True),
+        (["mail.e*"], "mailxeu", False),
+    ],
+)
+def test_a_list_holds_exact_names_and_prefixes(listed: list[str], queue: str, is_served: bool) -> None:
+    assert QueueList.parse(listed).serves(queue) is is_served
+
+
+@pytest.mark.parametrize("listed", [["9lives"], ["a b"], ["mail", "*x"], [""], ["a**"], ["[ab]*"]])
+def test_a_malformed_name_is_refused(listed: list[str]) -> None:
+    with pytest.raises(ConfigError, match="--queues"):
+        QueueList.parse(listed)
+
+
+def test_an_empty_list_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leave it out to serve all"):
+        QueueList.parse([])
+
+
+def test_every_mistake_of_a_list_is_told() -> None:
+    with pytest.raises(ConfigError) as refused:
+        QueueList.parse(["9", "ok", "8"])
+    assert len(refused.value.mistakes) == 2
+
+
+def test_an_exact_queue_is_served_before_the_store_knows_it() -> None:
+    served = Serving(QueueList.parse(["mail", "mail"]))
+    assert order(served) == ["mail"]
+    served.learn([])
+    assert order(served) == ["mail"]
+
+
+def test_queues_come_in_the_order_of_their_priority() -> None:
+    served = known(["*"], row("low", 100), row("urgent", 1), row("usual", 50))
+    for _ in range(5):
+        assert order(served) == ["urgent", "usual", "low"]
+
+
+def test_queues_of_equal_priority_take_turns_at_the_front() -> None:
+    served = known(["*"], row("a"), row("b"), row("c"), row("first", 1))
+    fronts = Counter(order(served)[1] for _ in range(300))
+    assert fronts == {"a": 100, "b": 100, "c": 100}
+
+
+def test_only_served_queues_are_asked_for() -> None:
+    assert sorted(order(known(["mail*"], row("mail"), row("mail-eu"), row("docs")))) == ["mail", "mail-eu"]
+    assert set(known(["mail*"], row("mail"), row("docs")).names) == {"mail"}
+
+
+def test_a_queue_that_appears_later_is_learnt() -> None:
+    served = known(["*"], row("a"))
+    served.learn([row("a"), row("b")])
+    assert set(served.names) == {"a", "b"}
+
+
+def test_each_queue_is_asked_for_as_much_as_there_is_room() -> None:
+    assert {want.top for want in known(["*"], row("a"), row("b")).wants(7)} == {7}
+
+
+class Clock:
+    """A clock that stands still until it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(serving.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def mark(bounds: Bounds, turn: float, *, queue: str = "mail", **fields: Any) -> None:
+    bounds.note([job(queue=queue, turn=turn, **fields)], {(queue, 0): turn})
+
+
+def test_a_claim_begins_where_v_stood_a_second_ago(clock: Clock) -> None:
+    bounds = Bounds()
+    bounds.current()  # the first look sweeps
+    mark(bounds, 5.0, id=11)
+    assert bounds.current() == []
+    clock.now += 1.0
+    mark(bounds, 9.0, id=12)
+    (bound,) = bounds.current()
+    assert (bound.queue, bound.priority, bound.turn, bound.id) == ("mail", 0, 5.0, 11)
+
+
+def test_the_bound_moves_on(clock: Clock) -> None:
+    bounds = Bounds()
+    bounds.current()
+    for turn in range(4):
+        mark(bounds, float(turn))
+        clock.now += 0.6
+    (bound,) = bounds.current()
+    assert bound.turn == 1.0
+
+
+def test_a_claim_without_bounds_sweeps_for_stragglers_every_few_seconds(clock: Clock) -> None:
+    bounds = Bounds()
+    sweeps = 0
+    mark(bounds, 1.0)
+    clock.now += 2.0
+    for _ in range(100):
+        clock.now += 0.2
+        sweeps += bounds.current() == []
+    assert sweeps == 4
+
+
+def test_a_band_whose_v_did_not_move_has_no_bound(clock: Clock) -> None:
+    bounds = Bounds()
+    bounds.current()
+    bounds.note([job(queue="mail", turn=3.0)], {})
+    clock.now += 2.0
+    assert bounds.current() == []
