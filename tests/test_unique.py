@@ -23,7 +23,7 @@ def test_both_ways_to_answer_a_conflict_are_taken(on_conflict: Any) -> None:
 
 @pytest.mark.parametrize("on_conflict", ["ignore", "", None, True])
 def test_another_answer_is_refused_with_those_that_exist(on_conflict: Any) -> None:
-    with pytest.raises(ConfigError, match="Unique: on_conflict: expected .*existing.*error"):
+    with pytest.raises(ConfigError, match=r"Unique: on_conflict: expected .*existing.*error"):
         Unique(on_conflict=on_conflict)
 
 

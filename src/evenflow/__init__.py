@@ -19,7 +19,7 @@ from evenflow.errors import (
     UnknownQueue,
 )
 from evenflow.job import JobError, State
-from evenflow.limits import Concurrency
+from evenflow.limits import Concurrency, Rate
 from evenflow.queues import Queue
 from evenflow.rules.retry import Retry
 from evenflow.settings import Resilience, Retention
@@ -46,6 +46,7 @@ __all__ = [
     "JobNotFound",
     "PayloadError",
     "Queue",
+    "Rate",
     "Resilience",
     "ResultTimeout",
     "Retention",

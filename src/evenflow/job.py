@@ -65,11 +65,15 @@ class JobError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A concurrency key of one job: at most `most` jobs hold it, each for as long as it lives, or `keep_us` unstarted."""
+    """A key of one job: at most `most` jobs hold it, each for as long as it lives, or `keep_us` unstarted.
+
+    With `window_us` it is a rate: a place stays taken for that long after the start.
+    """
 
     name: str
     most: int
     keep_us: int
+    window_us: int | None = None
 
 
 class NewJob(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import django
 from django.conf import settings
 from django.db import connection, transaction
 
-from evenflow import Evenflow
+from evenflow import Evenflow, Task
 
 
 def database(url: str) -> dict[str, str]:
@@ -22,15 +22,16 @@ def database(url: str) -> dict[str, str]:
     }  # fmt: skip
 
 
+def same(value: int) -> int:
+    return value
+
+
 def main(url: str) -> None:
     settings.configure(DATABASES={"default": database(url)}, USE_TZ=True)
     django.setup()
     app = Evenflow(url)
 
-    @app.task(name="echo")
-    def echo(value: int) -> int:
-        return value
-
+    echo: Task[..., int, int] = app.task(name="echo")(same)
     app.migrate()
     with transaction.atomic():
         committed = echo.enqueue(1, connection=connection)

@@ -157,7 +157,7 @@ def test_tables_of_a_newer_release_are_refused(app: Evenflow, engine_url: str) -
     else:
         with psycopg.connect(engine_url) as session:
             session.execute(change.format("evenflow.migration").encode())
-    with pytest.raises(SchemaNewer, match="at version 9999.*upgrade evenflow here"):
+    with pytest.raises(SchemaNewer, match=r"at version 9999.*upgrade evenflow here"):
         app.task(name="echo")(echo).enqueue(1)
 
 

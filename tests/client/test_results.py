@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,6 +17,7 @@ from evenflow.client import results
 from evenflow.client.task import AnyTask
 from evenflow.errors import StoreUnavailable
 from evenflow.store import reads
+from evenflow.store.signals import watch_signals
 from tests.client.conftest import MakeApp
 from tests.client.serving import serving, worker_process
 from tests.client.worker_process import build_app
@@ -38,11 +39,17 @@ def assert_quick(task: AnyTask) -> None:
         assert time.monotonic() - began < 3
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Let other coroutines run until the condition holds."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - nobody tells when a waiter is registered
+            await asyncio.sleep(0.01)
+
+
 @pytest.fixture
-def no_fallback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks by himself: what does not wake a waiter leaves it waiting."""
     monkeypatch.setattr(results, "LOOK_AGAIN_S", MUCH_LATER_S)
-    return
 
 
 @pytest.mark.process
@@ -110,9 +117,7 @@ async def test_200_waiting_coroutines_need_no_thread_each(app: Evenflow) -> None
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
     before = threading.active_count()
     waiting = [asyncio.create_task(job.aresult(timeout=60)) for job in jobs]
-    async with asyncio.timeout(30):
-        while len(app._producer.results._waiting) < 200:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(app._producer.results._waiting) == 200)
     assert threading.active_count() - before <= 3, "two that speak to the database, one that watches"
     await app.arun_worker(until_empty=True)
     assert await asyncio.gather(*waiting) == list(range(200))
@@ -135,9 +140,7 @@ def test_many_threads_wait_for_one_job(app: Evenflow) -> None:
 async def test_a_cancelled_wait_leaves_nothing_behind(app: Evenflow) -> None:
     job = app.task(name="echo")(echo).enqueue(7)
     waiter = asyncio.create_task(job.aresult())
-    async with asyncio.timeout(10):
-        while not app._producer.results._waiting:
-            await asyncio.sleep(0.01)
+    await until(lambda: bool(app._producer.results._waiting))
     waiter.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiter
@@ -187,7 +190,7 @@ def test_a_watching_thread_that_dies_is_replaced(
     sqlite_app: Evenflow, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(results, "LOOK_AGAIN_S", 0.02)
-    watch, failures = results.watch_signals, iter(range(2))
+    watch, failures = watch_signals, iter(range(2))
 
     def out_of_descriptors(*arguments: object) -> object:
         if next(failures, None) is not None:

@@ -60,7 +60,7 @@ def test_a_job_of_a_caller_s_transaction_is_signed_too(engine_url: str, make_app
     shop = signed(engine_url, make_app)
     shop.app.migrate()
     with (with_sqlite3() if engine_url.startswith("sqlite") else with_psycopg())(engine_url) as caller:
-        job = shop.pay.enqueue(5, connection=caller.connection)
+        job = shop.pay.using(connection=caller.connection).enqueue(5)
         caller.commit()
     shop.run()
     assert job.result(timeout=0) == 5

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
@@ -199,7 +200,7 @@ async def test_a_plain_connection_may_be_used_by_aenqueue(app: Evenflow, engine_
 
 
 def test_a_unique_key_of_the_open_transaction_is_held(app: Evenflow, engine_url: str) -> None:
-    task = app.task(name="echo", unique=Unique("value"))(echo)
+    task: Task[..., int, int] = app.task(name="echo", unique=Unique("value"))(echo)
     app.migrate()
     with (with_sqlite3() if engine_url.startswith("sqlite") else with_psycopg())(engine_url) as caller:
         first = task.enqueue(1, connection=caller.connection)
@@ -263,30 +264,31 @@ def test_a_served_job_runs_soon_after_the_caller_s_commit(app: Evenflow, engine_
         assert job.result(timeout=QUICK_S) == 5
 
 
-def not_connections() -> dict[str, Any]:
-    engine = sqlalchemy.create_engine("sqlite://")
-    return {
-        "nothing of a database": object(),
-        "a text": "postgresql://localhost/jobs",
-        "a number": 7,
-        "a module": sqlite3,
-        "a class": psycopg.Connection,
-        "a sqlite3 cursor": sqlite3.connect(":memory:").cursor(),
-        "a psycopg pool": psycopg_pool.ConnectionPool("", open=False),
-        "a SQLAlchemy engine": engine,
-        "a SQLAlchemy session factory": orm.sessionmaker(engine),
-        "a SQLAlchemy statement": sqlalchemy.text("select 1"),
-    }
+NOT_CONNECTIONS: dict[str, Callable[[], Any]] = {
+    "nothing of a database": object,
+    "a text": lambda: "postgresql://localhost/jobs",
+    "a number": lambda: 7,
+    "a module": lambda: sqlite3,
+    "a class": lambda: psycopg.Connection,
+    "a psycopg pool": lambda: psycopg_pool.ConnectionPool("", open=False),
+    "a SQLAlchemy engine": lambda: sqlalchemy.create_engine("sqlite://"),
+    "a SQLAlchemy session factory": lambda: orm.sessionmaker(),
+    "a SQLAlchemy statement": lambda: sqlalchemy.text("select 1"),
+}
 
 
-@pytest.mark.parametrize("kind", list(not_connections()))
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("kind", NOT_CONNECTIONS)
 def test_what_is_no_connection_is_refused_by_name(sqlite_app: Evenflow, kind: str) -> None:
-    given = not_connections()[kind]
     with pytest.raises(
-        EnqueueError, match=r"connection: expected a connection of psycopg, psycopg2, asyncpg or sqlite3, a"
+        EnqueueError, match=r"connection: expected a connection of psycopg, psycopg2, asyncpg or"
     ):
-        task_of(sqlite_app).enqueue(1, connection=given)
+        task_of(sqlite_app).enqueue(1, connection=NOT_CONNECTIONS[kind]())
+    assert list(sqlite_app.jobs()) == []
+
+
+def test_a_cursor_of_sqlite3_is_refused(sqlite_app: Evenflow, sqlite_url: str) -> None:
+    with with_sqlite3()(sqlite_url) as caller, pytest.raises(EnqueueError, match=r"got sqlite3\.Cursor"):
+        task_of(sqlite_app).enqueue(1, connection=caller.connection.cursor())
     assert list(sqlite_app.jobs()) == []
 
 
@@ -300,9 +302,12 @@ async def test_a_pool_is_refused_because_it_has_no_transaction(
 
 
 def test_a_cursor_is_refused(postgres_app: Evenflow, postgres_url: str) -> None:
-    with with_psycopg()(postgres_url) as caller, caller.connection.cursor() as cursor:
-        with pytest.raises(EnqueueError, match=r"got psycopg\.Cursor"):
-            task_of(postgres_app).enqueue(1, connection=cursor)
+    with (
+        with_psycopg()(postgres_url) as caller,
+        caller.connection.cursor() as cursor,
+        pytest.raises(EnqueueError, match=r"got psycopg\.Cursor"),
+    ):
+        task_of(postgres_app).enqueue(1, connection=cursor)
     assert list(postgres_app.jobs()) == []
 
 

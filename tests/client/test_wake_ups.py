@@ -121,7 +121,7 @@ def test_a_caller_s_commit_brings_its_wake_up_unless_told_not_to(
     app = make_app(postgres_url, wake_in_transaction=wakes)
     task = app.task(name="echo")(echo)
     with listening(postgres_url, "evenflow_wake") as listener, with_psycopg()(postgres_url) as caller:
-        task.enqueue(1, connection=caller.connection)
+        task.using(connection=caller.connection).enqueue(1)
         assert heard(listener, 0.2) == []
         caller.commit()
         assert heard(listener) == ([ARRIVAL] if wakes else [])

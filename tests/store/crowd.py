@@ -21,7 +21,8 @@ def in_processes(count: int, act: Callable[..., T], *arguments: Any) -> list[T]:
     """What `act(number, *arguments)` returns in each of several fresh processes that begin at the same instant."""
     together, answers = _spawn.Barrier(count), _spawn.SimpleQueue()
     crowd = [
-        _spawn.Process(target=_act_in_process, args=(together, answers, number, act, arguments)) for number in range(count)
+        _spawn.Process(target=_act_in_process, args=(together, answers, number, act, arguments))
+        for number in range(count)
     ]
     for process in crowd:
         process.start()
@@ -75,7 +76,9 @@ def in_fork(act: Callable[[], str]) -> str:
     return text
 
 
-def _act_in_process(together: Any, answers: Any, number: int, act: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _act_in_process(
+    together: Any, answers: Any, number: int, act: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
     together.wait(DEADLINE_S)
     answers.put((number, _outcome(lambda: act(number, *arguments))))
 

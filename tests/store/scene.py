@@ -69,7 +69,9 @@ class Scene:
         wants = [Want(queue, place, top) for place, queue in enumerate(queues)]
         return self.advance(worker, claim=Claim(wants, top, bounds, lease_us)).claimed
 
-    def claim_ids(self, top: int = 100, *, worker: int = ALICE, queues: Iterable[str] = ("default",)) -> list[int]:
+    def claim_ids(
+        self, top: int = 100, *, worker: int = ALICE, queues: Iterable[str] = ("default",)
+    ) -> list[int]:
         return [job.id for job in self.claim(top, worker=worker, queues=queues)]
 
     def running(self, *, worker: int = ALICE, **fields: Any) -> Claimed:
@@ -78,7 +80,9 @@ class Scene:
         self.enqueue(new_job(queue=queue, **fields))
         return self.claim(1, worker=worker, queues=[queue])[0]
 
-    def finish(self, job: Claimed, state: str = "succeeded", *, worker: int = ALICE, **fields: Any) -> Advanced:
+    def finish(
+        self, job: Claimed, state: str = "succeeded", *, worker: int = ALICE, **fields: Any
+    ) -> Advanced:
         """Write one end; kept for a day unless told."""
         return self.advance(worker, end_of(job, state, **fields))
 
@@ -87,7 +91,15 @@ class Scene:
 
     def register(self, *workers: int) -> None:
         for worker in workers:
-            register(self.engine, worker, kind="worker", host="here", pid=worker, lease_us=10 * SECOND, now=self.now)
+            register(
+                self.engine,
+                worker,
+                kind="worker",
+                host="here",
+                pid=worker,
+                lease_us=10 * SECOND,
+                now=self.now,
+            )
 
     def bury(self, *workers: int) -> None:
         bury(self.engine, dict.fromkeys(workers))
@@ -105,7 +117,9 @@ class Scene:
 
     def states(self) -> dict[int, str]:
         """Every job that the store knows, live or kept."""
-        return {row["id"]: row["state"] for table in ("job", "history") for row in rows_of(self.engine, table)}
+        return {
+            row["id"]: row["state"] for table in ("job", "history") for row in rows_of(self.engine, table)
+        }
 
     def contents(self) -> dict[str, list[Columns]]:
         """Everything that jobs are made of, to say that nothing has changed."""

@@ -35,15 +35,27 @@ class TestTheClaim:
         (number,) = scene.enqueue(job)
         (claimed,) = scene.claim(queues=["docs"])
         assert claimed.__class__(*(getattr(claimed, name) for name in claimed.__struct_fields__)) == claimed
-        assert (claimed.id, claimed.task, claimed.payload, claimed.queue) == (number, job.task, job.payload, "docs")
+        assert (claimed.id, claimed.task, claimed.payload, claimed.queue) == (
+            number,
+            job.task,
+            job.payload,
+            "docs",
+        )
         assert (claimed.group, claimed.priority, claimed.turn, claimed.max_attempts) == ("g", 3, 1.0, 4)
         assert (claimed.created_at, claimed.run_at, claimed.started_at) == (scene.now,) * 3
-        assert (claimed.good_until, claimed.headers, claimed.options) == (job.good_until, "{}", '{"timeout":1}')
+        assert (claimed.good_until, claimed.headers, claimed.options) == (
+            job.good_until,
+            "{}",
+            '{"timeout":1}',
+        )
         assert (claimed.crashes, claimed.signature) == (0, None)
 
     def test_goes_by_priority_then_turn_then_id(self, scene: Scene) -> None:
         jobs = scene.enqueue(
-            new_job(priority=1), new_job(priority=-1, group="b"), new_job(priority=-1, group="b"), new_job(priority=-1)
+            new_job(priority=1),
+            new_job(priority=-1, group="b"),
+            new_job(priority=-1, group="b"),
+            new_job(priority=-1),
         )
         assert scene.claim_ids() == [jobs[1], jobs[3], jobs[2], jobs[0]]
 
@@ -81,7 +93,9 @@ class TestTheClaim:
         assert len(scene.claim(worker=ALICE)) == 2
         assert scene.claim(worker=BOB) == []
 
-    @pytest.mark.parametrize("state", ["arriving", "scheduled", "waiting", "blocked", "overflow", "claimed", "running"])
+    @pytest.mark.parametrize(
+        "state", ["arriving", "scheduled", "waiting", "blocked", "overflow", "claimed", "running"]
+    )
     def test_takes_only_ready_jobs(self, scene: Scene, state: str) -> None:
         (job,) = scene.enqueue(new_job())
         execute(scene.engine, f"update evenflow_job set state = '{state}' where id = {job}")
@@ -160,7 +174,13 @@ class TestAnEnd:
     @pytest.mark.parametrize("state", sorted(ENDS))
     def test_moves_the_job_to_history_with_all_that_it_had(self, scene: Scene, state: str) -> None:
         job = scene.running(
-            group="g", priority=4, good_until=scene.now + DAY, run_id=9, unique_key="k", headers="{}", options="{}"
+            group="g",
+            priority=4,
+            good_until=scene.now + DAY,
+            run_id=9,
+            unique_key="k",
+            headers="{}",
+            options="{}",
         )
         before = scene.live(job.id)
         scene.now += SECOND
@@ -172,7 +192,16 @@ class TestAnEnd:
         assert kept["expires_at"] == scene.now + DAY
         same = set(kept) & set(before) - {"state"}
         assert {name: kept[name] for name in same} == {name: before[name] for name in same}
-        assert {"payload", "worker", "epoch", "attempt", "started_at", "unique_key", "run_id", "group_key"} <= same
+        assert {
+            "payload",
+            "worker",
+            "epoch",
+            "attempt",
+            "started_at",
+            "unique_key",
+            "run_id",
+            "group_key",
+        } <= same
 
     def test_that_is_kept_for_no_time_leaves_no_row(self, scene: Scene) -> None:
         job = scene.running()
@@ -200,7 +229,13 @@ class TestAnEnd:
         job = scene.running()
         await_job(scene.engine, job.id)
         before = scene.contents()
-        end = End(stranger.get("id", job.id), stranger.get("epoch", job.epoch), state, keep_us=DAY, error='{"code":"X"}')
+        end = End(
+            stranger.get("id", job.id),
+            stranger.get("epoch", job.epoch),
+            state,
+            keep_us=DAY,
+            error='{"code":"X"}',
+        )
         answer = scene.advance(stranger.get("worker", ALICE), end)
         assert answer.lost == [(end.id, end.epoch)]
         assert answer.awaited == []
@@ -246,13 +281,19 @@ class TestAnEnd:
         waiting = scene.enqueue(new_job(), new_job())
         claim = Claim([Want("default", 0, 2)], 2)
         answer = scene.advance(
-            ALICE, end_of(done), end_of(broken, "failed"), End(lost.id, 9, "succeeded", keep_us=1), claim=claim
+            ALICE,
+            end_of(done),
+            end_of(broken, "failed"),
+            End(lost.id, 9, "succeeded", keep_us=1),
+            claim=claim,
         )
         assert [job.id for job in answer.claimed] == waiting
         assert answer.lost == [(lost.id, 9)]
-        assert scene.states() == {done.id: "succeeded", broken.id: "failed", lost.id: "running"} | dict.fromkeys(
-            waiting, "running"
-        )
+        assert scene.states() == {
+            done.id: "succeeded",
+            broken.id: "failed",
+            lost.id: "running",
+        } | dict.fromkeys(waiting, "running")
 
     def test_that_returns_a_job_does_not_claim_it_again_in_the_same_go(self, scene: Scene) -> None:
         (first,) = scene.enqueue(new_job())
@@ -350,7 +391,8 @@ class TestStart:
         assert start(scene.engine, ALICE, [job], now=scene.now) == set()
 
     @pytest.mark.parametrize(
-        "why", ["another worker", "another epoch", "lease ended", "cancelled", "expired", "paused", "freed", "gone"]
+        "why",
+        ["another worker", "another epoch", "lease ended", "cancelled", "expired", "paused", "freed", "gone"],
     )
     def test_refuses_what_must_not_run(self, scene: Scene, why: str) -> None:
         scene.enqueue(new_job(good_until=scene.now + 5 if why == "expired" else None))

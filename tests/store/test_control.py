@@ -1,6 +1,7 @@
 """Control: what operators and the dispatcher do, one case per sentence, on every engine."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ KEEP = Retention()
 CANCEL = JobError("TASK_CANCELLED", "by hand")
 
 
-def ended(scene: Scene, state: str, **fields: object) -> int:
+def ended(scene: Scene, state: str, **fields: Any) -> int:
     """A job in history."""
     job = scene.running(**fields)
     scene.finish(job, state, error='{"code":"X","message":"x"}')
@@ -66,7 +67,9 @@ class TestTheNextDue:
         assert next_due(scene.engine) is None
 
     def test_is_the_earliest_run_at(self, scene: Scene) -> None:
-        scene.enqueue(new_job(run_at=scene.now + 9), new_job(run_at=scene.now + 5), new_job(run_at=scene.now + 7))
+        scene.enqueue(
+            new_job(run_at=scene.now + 9), new_job(run_at=scene.now + 5), new_job(run_at=scene.now + 7)
+        )
         assert next_due(scene.engine) == scene.now + 5
 
     def test_is_zero_once_something_has_arrived(self, scene: Scene) -> None:
@@ -125,11 +128,15 @@ class TestWithdrawal:
         assert (kept["expires_at"], kept["unique_key"]) == (scene.now + 7 * DAY, "k")
 
     @pytest.mark.parametrize("lease_us", [None, SECOND])
-    def test_flags_a_job_in_flight_and_leaves_it_to_its_worker(self, scene: Scene, lease_us: int | None) -> None:
+    def test_flags_a_job_in_flight_and_leaves_it_to_its_worker(
+        self, scene: Scene, lease_us: int | None
+    ) -> None:
         scene.enqueue(new_job())
         (job,) = scene.claim(lease_us=lease_us)
         before = scene.live(job.id)
-        assert withdraw(scene.engine, [job.id], "cancelled", KEEP, why="no use", now=scene.now) == {job.id: "flagged"}
+        assert withdraw(scene.engine, [job.id], "cancelled", KEEP, why="no use", now=scene.now) == {
+            job.id: "flagged"
+        }
         assert scene.live(job.id) == before | {"cancel_at": scene.now, "cancel_why": "no use"}
         assert scene.finish(job, "cancelled").lost == []
 
@@ -151,12 +158,17 @@ class TestWithdrawal:
         scene.finish(job, "scheduled", run_at=scene.now, error='{"code":"A","message":"a"}')
         (other,) = scene.enqueue(new_job())
         withdraw(scene.engine, [job.id, other], "cancelled", KEEP, error=CANCEL, now=scene.now)
-        assert [error["code"] for error in json.loads(scene.kept(job.id)["errors"])] == ["A", "TASK_CANCELLED"]
+        assert [error["code"] for error in json.loads(scene.kept(job.id)["errors"])] == [
+            "A",
+            "TASK_CANCELLED",
+        ]
         assert [error["code"] for error in json.loads(scene.kept(other)["errors"])] == ["TASK_CANCELLED"]
 
     def test_keeps_no_row_where_retention_says_so(self, scene: Scene) -> None:
         (job,) = scene.enqueue(new_job())
-        assert withdraw(scene.engine, [job], "cancelled", Retention(cancelled=0), now=scene.now) == {job: "ended"}
+        assert withdraw(scene.engine, [job], "cancelled", Retention(cancelled=0), now=scene.now) == {
+            job: "ended"
+        }
         assert scene.states() == {}
 
     def test_of_nothing_does_nothing(self, scene: Scene) -> None:
@@ -233,7 +245,10 @@ class TestADiscard:
     def test_ends_open_jobs_and_marks_failed_ones_and_leaves_running_ones(self, scene: Scene) -> None:
         (ready,) = scene.enqueue(new_job())
         failed, done, running = ended(scene, "failed"), ended(scene, "succeeded"), scene.running()
-        assert sorted(discard(scene.engine, [ready, failed, done, running.id, 7], KEEP, now=scene.now)) == [ready, failed]
+        assert sorted(discard(scene.engine, [ready, failed, done, running.id, 7], KEEP, now=scene.now)) == [
+            ready,
+            failed,
+        ]
         assert scene.states() == {
             ready: "discarded", failed: "discarded", done: "succeeded", running.id: "running",
         }  # fmt: skip
@@ -250,10 +265,14 @@ class TestADiscard:
 
 class TestAQueue:
     def test_is_stored_as_declared(self, scene: Scene) -> None:
-        declare_queue(scene.engine, Queue("mail", priority=3, fair="time", max_concurrency=7, weights={"gold": 2.5}))
+        declare_queue(
+            scene.engine, Queue("mail", priority=3, fair="time", max_concurrency=7, weights={"gold": 2.5})
+        )
         (row,) = queues(scene.engine)
         assert (row.name, row.priority, row.fair, row.max_concurrency) == ("mail", 3, "time", 7)
-        assert rows_of(scene.engine, "group_weight") == [{"queue": "mail", "group_key": "gold", "weight": 2.5}]
+        assert rows_of(scene.engine, "group_weight") == [
+            {"queue": "mail", "group_key": "gold", "weight": 2.5}
+        ]
 
     def test_declared_again_takes_the_new_words(self, scene: Scene) -> None:
         declare_queue(scene.engine, Queue("mail", max_concurrency=7, weights={"gold": 2, "iron": 1}))
@@ -306,20 +325,31 @@ class TestWeights:
         set_weights(scene.engine, "mail", {"a": 1, "b": 2})
         set_weights(scene.engine, "docs", {"a": 3})
         set_weights(scene.engine, "mail", {"b": 4.5, "c": 0.5})
-        found = {(row["queue"], row["group_key"]): row["weight"] for row in rows_of(scene.engine, "group_weight")}
+        found = {
+            (row["queue"], row["group_key"]): row["weight"] for row in rows_of(scene.engine, "group_weight")
+        }
         assert found == {("mail", "b"): 4.5, ("mail", "c"): 0.5, ("docs", "a"): 3.0}
 
 
 class TestCosts:
     def costs(self, scene: Scene) -> dict[tuple[str, str], float]:
-        return {(row["queue"], row["group_key"]): row["cost_us"] for row in rows_of(scene.engine, "group_cost")}
+        return {
+            (row["queue"], row["group_key"]): row["cost_us"] for row in rows_of(scene.engine, "group_cost")
+        }
 
     def mean(self, scene: Scene, queue: str) -> float | None:
-        return next(row["mean_cost_us"] for row in rows_of(scene.engine, "queue") if row["name"] == queue)
+        means: dict[str, float | None] = {
+            row["name"]: row["mean_cost_us"] for row in rows_of(scene.engine, "queue")
+        }
+        return means[queue]
 
     def test_start_at_the_mean_of_the_first_report(self, scene: Scene) -> None:
         declare_queue(scene.engine, Queue("mail", fair="time"))
-        learn_costs(scene.engine, {("mail", "a"): (2, 100), ("mail", "b"): (1, 500), ("docs", "a"): (4, 4)}, now=scene.now)
+        learn_costs(
+            scene.engine,
+            {("mail", "a"): (2, 100), ("mail", "b"): (1, 500), ("docs", "a"): (4, 4)},
+            now=scene.now,
+        )
         assert self.costs(scene) == {("mail", "a"): 50.0, ("mail", "b"): 500.0, ("docs", "a"): 1.0}
         assert self.mean(scene, "mail") == 200.0
         assert {row["updated_at"] for row in rows_of(scene.engine, "group_cost")} == {scene.now}

@@ -88,7 +88,10 @@ def test_one_batch_may_hold_many_queues_priorities_and_groups(scene: Scene) -> N
 
 def test_each_job_is_signed_over_its_own_id(scene: Scene) -> None:
     steps = enqueue_steps(
-        [new_job(), new_job(task="other")], scene.ids, sign=lambda job, number: f"{job.task}/{number}", now=scene.now
+        [new_job(), new_job(task="other")],
+        scene.ids,
+        sign=lambda job, number: f"{job.task}/{number}",
+        now=scene.now,
     )
     first, second = (job.id for job in drive(scene.engine, steps))
     assert scene.live(first)["signature"] == f"mail.send/{first}"
@@ -107,7 +110,9 @@ def test_without_a_time_the_store_s_own_clock_is_written(store: AnyEngine) -> No
 @pytest.mark.parametrize("arriving", [False, True])
 def test_a_held_unique_key_gives_its_holder_instead_of_a_new_job(scene: Scene, arriving: bool) -> None:
     (holder,) = scene.enqueue(new_job(unique_key="k"))
-    placed = scene.enqueued(new_job(unique_key="k"), new_job(unique_key="other"), new_job(), arriving=arriving)
+    placed = scene.enqueued(
+        new_job(unique_key="k"), new_job(unique_key="other"), new_job(), arriving=arriving
+    )
     assert placed[0] == Enqueued(holder, is_new=False)
     assert [job.is_new for job in placed] == [False, True, True]
     assert len(scene.states()) == 3
@@ -158,7 +163,9 @@ class LosesAnswers:
             raise StoreUnavailable("lost after the commit")
         return rows
 
-    def run_all(self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0) -> list[list[Row]]:
+    def run_all(
+        self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
+    ) -> list[list[Row]]:
         return self._engine.run_all(units, deadline_s=deadline_s)
 
     def close(self) -> None:
@@ -203,7 +210,10 @@ def test_an_arriving_batch_does_not_outlive_a_lost_connection(scene: Scene) -> N
 
 def test_a_store_that_stays_away_is_reported_as_it_is(scene: Scene) -> None:
     with pytest.raises(StoreUnavailable, match="lost before it was sent"):
-        drive(LosesAnswers(scene.engine, iter(["before"] * 9)), enqueue_steps([new_job()], scene.ids, now=scene.now))
+        drive(
+            LosesAnswers(scene.engine, iter(["before"] * 9)),
+            enqueue_steps([new_job()], scene.ids, now=scene.now),
+        )
     assert scene.states() == {}
 
 

@@ -31,7 +31,9 @@ class Model:
         declare_queue(scene.engine, Queue("default", fair=strategy, weights=weights))
 
     def learn(self, spent: dict[str, tuple[int, int]]) -> None:
-        learn_costs(self.scene.engine, {("default", group): cost for group, cost in spent.items()}, now=self.scene.now)
+        learn_costs(
+            self.scene.engine, {("default", group): cost for group, cost in spent.items()}, now=self.scene.now
+        )
         mean = sum(us for _, us in spent.values()) / sum(runs for runs, _ in spent.values())
         for group, (runs, us) in spent.items():
             self.steps[group] = step_of(cost=time_cost(us / runs, mean))
@@ -51,7 +53,9 @@ class Model:
         return found
 
     def turns(self) -> dict[int, float]:
-        return {row["id"]: row["turn"] for row in rows_of(self.scene.engine, "job") if row["state"] == "ready"}
+        return {
+            row["id"]: row["turn"] for row in rows_of(self.scene.engine, "job") if row["state"] == "ready"
+        }
 
     def groups(self, jobs: list[int]) -> list[str | None]:
         of = {row["id"]: row["group_key"] for row in rows_of(self.scene.engine, "job")}
@@ -164,8 +168,7 @@ class TestTurns:
         """S4-31"""
         model = Model(scene, "round-robin")
         model.enqueue(*["bob"] * 5)
-        for job in scene.claim(5):
-            scene.finish(job, keep_us=0)
+        scene.advance(ALICE, *(end_of(job, keep_us=0) for job in scene.claim(5)))
         model.line.claim(5)
         assert rounds(scene.engine) == {("default", 0): 5.0}
         (job,) = model.enqueue("bob")
@@ -211,7 +214,9 @@ class TestTurns:
         assert tails(scene.engine) == {("default", 0, "bob"): 6.0}
 
     @pytest.mark.parametrize("how", ["release", "rescue"])
-    def test_of_a_job_that_comes_back_are_one_round_ahead_and_leave_its_group_s_tail(self, scene: Scene, how: str) -> None:
+    def test_of_a_job_that_comes_back_are_one_round_ahead_and_leave_its_group_s_tail(
+        self, scene: Scene, how: str
+    ) -> None:
         """S4-26"""
         scene.enqueue(*(new_job(group="bob") for _ in range(9)))
         jobs = scene.claim(4)
@@ -274,7 +279,9 @@ def test_a_weight_that_changes_counts_from_the_next_enqueue(scene: Scene) -> Non
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(["round-robin", "time", "fifo"]),
-    st.lists(st.tuples(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1), st.integers(0, 6)), max_size=8),
+    st.lists(
+        st.tuples(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1), st.integers(0, 6)), max_size=8
+    ),
 )
 def test_any_series_of_enqueues_and_claims_follows_the_model(
     strategy: str, acts: list[tuple[list[str | None], int]]

@@ -1,6 +1,7 @@
 """Leases: the books of workers, heartbeats, burials and rescues, one case per sentence, on every engine."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from tests.store.scene import ALICE, BOB, CRASH, DAY, SECOND, Scene, execute, ne
 NO_ROWS = Retention(failed=0, quarantined=0, cancelled=0)
 
 
-def orphan(scene: Scene, *, crashes: int = 0, **fields: object) -> Claimed:
+def orphan(scene: Scene, *, crashes: int = 0, **fields: Any) -> Claimed:
     """A running job whose worker is in no book."""
     job = scene.running(**fields)
     execute(scene.engine, f"update evenflow_job set crashes = {crashes} where id = {job.id}")
@@ -35,7 +36,15 @@ def orphan(scene: Scene, *, crashes: int = 0, **fields: object) -> Claimed:
 class TestTheBooks:
     def test_hold_whoever_registers_with_a_first_heartbeat(self, scene: Scene) -> None:
         register(
-            scene.engine, BOB, kind="worker", host="h1", pid=7, lease_us=5, parent=ALICE, about='{"a":1}', now=scene.now
+            scene.engine,
+            BOB,
+            kind="worker",
+            host="h1",
+            pid=7,
+            lease_us=5,
+            parent=ALICE,
+            about='{"a":1}',
+            now=scene.now,
         )
         assert workers(scene.engine) == [
             Worker(BOB, ALICE, "worker", "h1", 7, scene.now, 0, scene.now, 5, '{"a":1}')
@@ -166,7 +175,10 @@ class TestARescue:
         scene.admit()
         scene.claim(queues=[job.queue])
         scene.rescue()
-        assert [error["code"] for error in json.loads(scene.live(job.id)["errors"])] == ["A", "WORKER_CRASHED"]
+        assert [error["code"] for error in json.loads(scene.live(job.id)["errors"])] == [
+            "A",
+            "WORKER_CRASHED",
+        ]
 
     def test_quarantines_at_the_third_crash(self, scene: Scene) -> None:
         job = scene.running()
@@ -205,14 +217,21 @@ class TestARescue:
             scene.enqueue(new_job(fails_on_crash=fails))
         first, second = scene.claim(lease_us=SECOND)
         execute(scene.engine, f"update evenflow_job set crashes = 2 where id = {first.id}")
-        assert scene.rescue() == [Rescued(first.id, "ready", "default"), Rescued(second.id, "ready", "default")]
+        assert scene.rescue() == [
+            Rescued(first.id, "ready", "default"),
+            Rescued(second.id, "ready", "default"),
+        ]
         rows = [scene.live(job.id) for job in (first, second)]
         assert [(row["crashes"], row["attempt"], row["errors"], row["lease_until"]) for row in rows] == [
             (2, 0, None, None), (0, 0, None, None),
         ]  # fmt: skip
 
     def test_keeps_no_row_where_retention_says_so(self, scene: Scene) -> None:
-        quarantined, failed, cancelled = orphan(scene, crashes=2), orphan(scene, fails_on_crash=True), orphan(scene)
+        quarantined, failed, cancelled = (
+            orphan(scene, crashes=2),
+            orphan(scene, fails_on_crash=True),
+            orphan(scene),
+        )
         withdraw(scene.engine, [cancelled.id], "cancelled", Retention(), now=scene.now)
         found = {job.id: job.state for job in scene.rescue(retention=NO_ROWS)}
         assert found == {quarantined.id: "quarantined", failed.id: "failed", cancelled.id: "cancelled"}
@@ -287,7 +306,10 @@ class TestProgress:
         first, second = scene.running(), scene.running()
         save_progress(scene.engine, ALICE, [(first.id, 1, '{"done":1}'), (second.id, 1, '{"done":2}')])
         found = find(scene.engine, [first.id, second.id])
-        assert {job.id: job.progress for job in found.values()} == {first.id: '{"done":1}', second.id: '{"done":2}'}
+        assert {job.id: job.progress for job in found.values()} == {
+            first.id: '{"done":1}',
+            second.id: '{"done":2}',
+        }
 
     def test_stays_with_the_job_when_it_ends(self, scene: Scene) -> None:
         job = scene.running()

@@ -116,7 +116,9 @@ def test_a_job_that_is_given_back_keeps_its_place(scene: Scene) -> None:
     assert used(scene) == {"k": (1, 1)}
 
 
-def test_a_job_that_arrives_in_a_caller_s_transaction_touches_no_key_before_it_is_admitted(scene: Scene) -> None:
+def test_a_job_that_arrives_in_a_caller_s_transaction_touches_no_key_before_it_is_admitted(
+    scene: Scene,
+) -> None:
     steps = lambda: enqueue_steps([keyed("k")], scene.ids, arriving=True, now=scene.now)  # noqa: E731
     (job,) = drive_together(scene.engine, steps)
     assert used(scene) == {}

@@ -48,7 +48,9 @@ queues = st.sampled_from(QUEUES)
 workers = st.sampled_from([ALICE, BOB])
 some = st.integers(0, 5)
 delays = st.sampled_from([0, 1, 5, 20])
-retentions = st.sampled_from([Retention(), Retention(failed=0, cancelled=0, expired=0, discarded=0, quarantined=0)])
+retentions = st.sampled_from(
+    [Retention(), Retention(failed=0, cancelled=0, expired=0, discarded=0, quarantined=0)]
+)
 specs = st.fixed_dictionaries(
     {
         "queue": queues,
@@ -105,13 +107,25 @@ class LockStep(RuleBasedStateMachine):
         lease_us=st.sampled_from([None, None, 5, SECOND]), moves_v=st.booleans(), bound=st.booleans(),
     )  # fmt: skip
     def claim(
-        self, worker: int, order: list[str], top: int, tops: tuple[int, int], lease_us: int | None, moves_v: bool, bound: bool
+        self,
+        worker: int,
+        order: list[str],
+        top: int,
+        tops: tuple[int, int],
+        lease_us: int | None,
+        moves_v: bool,
+        bound: bool,
     ) -> None:
         wants = [Want(queue, place, tops[place]) for place, queue in enumerate(order)]
         bounds = [Bound("red", 0, 2.0, 1004)] if bound else []
         self._advance(worker, [], Claim(wants, top, bounds, lease_us, moves_v))
 
-    @rule(worker=workers, which=st.lists(st.integers(0, 200), max_size=4, unique=True), kind=kinds, again=st.booleans())
+    @rule(
+        worker=workers,
+        which=st.lists(st.integers(0, 200), max_size=4, unique=True),
+        kind=kinds,
+        again=st.booleans(),
+    )
     def finish(self, worker: int, which: list[int], kind: str, again: bool) -> None:
         mine = [run for owner, run in self.runs if owner == worker]
         runs = {run.id: run for run in (mine[number % len(mine)] for number in which)} if mine else {}
@@ -145,7 +159,9 @@ class LockStep(RuleBasedStateMachine):
 
     @rule(retention=retentions, top=st.sampled_from([1, 2, 500]))
     def rescue(self, retention: Retention, top: int) -> None:
-        found = self.both(lambda scene: sorted((job.id, job.state) for job in scene.rescue(retention=retention, top=top)))
+        found = self.both(
+            lambda scene: sorted((job.id, job.state) for job in scene.rescue(retention=retention, top=top))
+        )
         self.open -= {job for job, state in found if state != "ready"}
 
     @rule(top=st.sampled_from([1, 500]))
@@ -164,7 +180,9 @@ class LockStep(RuleBasedStateMachine):
     def cancel(self, which: list[int], retention: Retention, flags: bool) -> None:
         ids = self._pick(which)
         found = self.both(
-            lambda scene: withdraw(scene.engine, ids, "cancelled", retention, why="w", flags=flags, now=self.now)
+            lambda scene: withdraw(
+                scene.engine, ids, "cancelled", retention, why="w", flags=flags, now=self.now
+            )
         )
         self.open -= {job for job, outcome in found.items() if outcome == "ended"}
 
@@ -180,8 +198,8 @@ class LockStep(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 200))
     def waits(self, which: int) -> None:
-        for job in self._pick([which]):
-            self.both(lambda scene: await_job(scene.engine, job))
+        jobs = self._pick([which])
+        self.both(lambda scene: [await_job(scene.engine, job) for job in jobs])
 
     @rule(worker=workers, text=st.sampled_from(['{"done":1}', "null"]))
     def reports(self, worker: int, text: str) -> None:
@@ -203,7 +221,12 @@ class LockStep(RuleBasedStateMachine):
     def declare(self, queue: str, fair: Any, weights: dict[str, float]) -> None:
         self.both(lambda scene: declare_queue(scene.engine, Queue(queue, fair=fair, weights=weights)))
 
-    @rule(queue=queues, group=st.sampled_from("abc"), runs=st.integers(0, 3), spent=st.sampled_from([0, 40, 900, 7001]))
+    @rule(
+        queue=queues,
+        group=st.sampled_from("abc"),
+        runs=st.integers(0, 3),
+        spent=st.sampled_from([0, 40, 900, 7001]),
+    )
     def learn(self, queue: str, group: str, runs: int, spent: int) -> None:
         self.both(lambda scene: learn_costs(scene.engine, {(queue, group): (runs, spent)}, now=self.now))
 
@@ -283,7 +306,9 @@ class LockStep(RuleBasedStateMachine):
             case "no row":
                 return end_of(run, "succeeded", keep_us=0)
             case _:
-                return end_of(run, kind, keep_us=10, result="1", error='{"code":"X"}' if kind == "failed" else None)
+                return end_of(
+                    run, kind, keep_us=10, result="1", error='{"code":"X"}' if kind == "failed" else None
+                )
 
     def _pick(self, which: list[int]) -> list[int]:
         return list({self.known[number % len(self.known)] for number in which}) if self.known else []
@@ -321,7 +346,7 @@ def test_both_engines_stay_in_step(postgres_store: PostgresEngine) -> None:
     sqlite = SqliteEngine(None)
     migrate(sqlite)
     run_state_machine_as_test(
-        lambda: LockStep(sqlite, postgres_store),
+        lambda: LockStep(sqlite, postgres_store),  # type: ignore[arg-type]
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=STEPS,

@@ -51,7 +51,9 @@ def test_both_engines_have_the_same_migrations() -> None:
     assert [version for version, _ in sqlite] == list(range(1, len(sqlite) + 1))
 
 
-def test_both_engines_have_the_same_tables_and_columns(sqlite_store: SqliteEngine, postgres_store: PostgresEngine) -> None:
+def test_both_engines_have_the_same_tables_and_columns(
+    sqlite_store: SqliteEngine, postgres_store: PostgresEngine
+) -> None:
     assert columns(sqlite_store) == columns(postgres_store)
 
 
@@ -123,10 +125,14 @@ def test_migrating_behind_a_pooler_leaves_no_session_state(pgbouncer_url: str) -
         for client in clients:
             client.execute("begin")  # one server connection each: all that the pooler has
         timeouts = {client.execute("show lock_timeout").fetchone() for client in clients}
-        locks = clients[0].execute(
-            "select count(*) from pg_locks where locktype = 'advisory' and database ="
-            " (select oid from pg_database where datname = current_database())"
-        ).fetchone()
+        locks = (
+            clients[0]
+            .execute(
+                "select count(*) from pg_locks where locktype = 'advisory' and database ="
+                " (select oid from pg_database where datname = current_database())"
+            )
+            .fetchone()
+        )
     finally:
         for client in clients:
             client.close()
@@ -137,7 +143,9 @@ def test_migrating_behind_a_pooler_leaves_no_session_state(pgbouncer_url: str) -
 def test_a_migration_that_fails_leaves_nothing(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = fresh(engine_url)
     known = migrations(engine.kind)
-    broken = module.Migration(known[-1].version + 1, "broken", "create table half_done (a integer);\nselect nonsense;\n")
+    broken = module.Migration(
+        known[-1].version + 1, "broken", "create table half_done (a integer);\nselect nonsense;\n"
+    )
     with monkeypatch.context() as patch, pytest.raises(Exception, match="nonsense"):
         patch.setattr(module, "migrations", lambda *_: [*known, broken])
         migrate(engine)
@@ -172,7 +180,9 @@ def test_another_schema_holds_everything(postgres_url: str) -> None:
         schemas = session.execute(
             "select distinct schemaname from pg_tables where schemaname not in ('pg_catalog', 'information_schema')"
         ).fetchall()
-        functions = session.execute("select pronamespace::regnamespace::text from pg_proc where proname = 'now_us'").fetchall()
+        functions = session.execute(
+            "select pronamespace::regnamespace::text from pg_proc where proname = 'now_us'"
+        ).fetchall()
     assert schemas == [("Task-s",)]
     assert functions == [('"Task-s"',)]
     engine.close()

@@ -110,7 +110,9 @@ def parameters_of(unit: str) -> dict[str, Any]:
 
 def claimed(number: int) -> Claimed:
     """A claimed job of which nothing but its fence matters."""
-    return Claimed(number, 1, "default", "t", None, 0, 1.0, 1, 3, 0, START, START, START, None, "[]", None, None, None)
+    return Claimed(
+        number, 1, "default", "t", None, 0, 1.0, 1, 3, 0, START, START, START, None, "[]", None, None, None
+    )
 
 
 # Which index each statement must walk on the live jobs; None where it may not look at them at all.
@@ -124,7 +126,6 @@ WALKS: dict[str, str | None] = {
     "free_expired_claims": "job_in_flight",
     "start_claimed": "job_pkey",
     "save_progress": "job_pkey",
-    "hasten": "job_due",
     "revive": None,
     "withdraw": "job_pkey",
     "list_live": "job_pkey",
@@ -135,7 +136,9 @@ WALKS: dict[str, str | None] = {
 
 
 @pytest.fixture(scope="module", params=CONDITIONS)
-def connection(request: pytest.FixtureRequest, postgres_server: DatabaseHost) -> Iterator["psycopg.Connection[Row]"]:
+def connection(
+    request: pytest.FixtureRequest, postgres_server: DatabaseHost
+) -> Iterator["psycopg.Connection[Row]"]:
     """A connection as the engine opens it, to a store in one of three conditions."""
     name = postgres_server.create_database()
     engine = PostgresEngine(postgres_server.url(name))
@@ -168,9 +171,13 @@ def engine(request: pytest.FixtureRequest) -> Iterator[SqliteEngine]:
 class TestOnPostgres:
     @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
     @pytest.mark.parametrize("unit", WALKS)
-    def test_a_hot_statement_walks_its_index(self, connection: "psycopg.Connection[Row]", unit: str, mode: str) -> None:
+    def test_a_hot_statement_walks_its_index(
+        self, connection: "psycopg.Connection[Row]", unit: str, mode: str
+    ) -> None:
         plan = explain(connection, unit, mode)
-        scans = [(node["Node Type"], node.get("Relation Name", ""), node.get("Index Name")) for node in nodes(plan)]
+        scans = [
+            (node["Node Type"], node.get("Relation Name", ""), node.get("Index Name")) for node in nodes(plan)
+        ]
         assert [scan for scan in scans if scan[0] == "Seq Scan" and is_big(scan[1])] == []
         walked = {index for _, relation, index in scans if relation == "job" and index}
         bitmaps = {index for kind, _, index in scans if kind == "Bitmap Index Scan" and index}
@@ -182,19 +189,29 @@ class TestOnPostgres:
     def test_no_index_of_all_jobs_is_read_from_end_to_end(
         self, connection: "psycopg.Connection[Row]", unit: str, mode: str
     ) -> None:
-        of_all = [node for node in nodes(explain(connection, unit, mode)) if node.get("Index Name") in ("job_pkey", "job_ready")]
+        of_all = [
+            node
+            for node in nodes(explain(connection, unit, mode))
+            if node.get("Index Name") in ("job_pkey", "job_ready")
+        ]
         assert [node["Node Type"] for node in of_all if "Index Cond" not in node] == []
 
     @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
     @pytest.mark.parametrize("unit", ["advance", "admit", "expire", "list_live", "list_history"])
-    def test_a_backlog_is_never_sorted(self, connection: "psycopg.Connection[Row]", unit: str, mode: str) -> None:
+    def test_a_backlog_is_never_sorted(
+        self, connection: "psycopg.Connection[Row]", unit: str, mode: str
+    ) -> None:
         sorts = [node for node in nodes(explain(connection, unit, mode)) if "Sort" in node["Node Type"]]
         assert [node for sort in sorts for node in nodes(sort) if is_big(node.get("Relation Name", ""))] == []
 
     @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-    def test_an_end_finds_its_job_by_the_primary_key(self, connection: "psycopg.Connection[Row]", mode: str) -> None:
+    def test_an_end_finds_its_job_by_the_primary_key(
+        self, connection: "psycopg.Connection[Row]", mode: str
+    ) -> None:
         deletes = [
-            node for node in nodes(explain(connection, "advance", mode)) if node.get("Operation") in ("Delete", "Update")
+            node
+            for node in nodes(explain(connection, "advance", mode))
+            if node.get("Operation") in ("Delete", "Update")
         ]
         on_jobs = [node for node in deletes if node.get("Relation Name") == "job"]
         assert len(on_jobs) == 3  # ended, returned, claimed
@@ -214,7 +231,8 @@ class TestOnPostgres:
             plan = analyze(connection, load_units("postgres")["advance"].statements[0], parameters)
             scans = [node for node in nodes(plan) if node.get("Index Name") == "job_ready"]
             rows = sum(
-                node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) for node in scans
+                node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+                for node in scans
             )
             read[ready] = rows, sum(node["Shared Hit Blocks"] + node["Shared Read Blocks"] for node in scans)
         connection.close()
@@ -225,9 +243,15 @@ class TestOnPostgres:
         connection = postgres_store.connect()
         seed_postgres(connection, 1_000, 10, HISTORY)
         plan = analyze(
-            connection, load_units("postgres")["advance"].statements[0], parameters_of("advance") | {"ends": "[]"}
+            connection,
+            load_units("postgres")["advance"].statements[0],
+            parameters_of("advance") | {"ends": "[]"},
         )
-        touched = [node for node in nodes(plan) if is_history(node.get("Relation Name", "")) and "Scan" in node["Node Type"]]
+        touched = [
+            node
+            for node in nodes(plan)
+            if is_history(node.get("Relation Name", "")) and "Scan" in node["Node Type"]
+        ]
         connection.close()
         assert touched == []
 
@@ -236,7 +260,11 @@ class TestOnSqlite:
     @pytest.mark.parametrize("unit", WALKS)
     def test_a_hot_statement_walks_its_index(self, engine: SqliteEngine, unit: str) -> None:
         lines = [line for lines in query_plan(engine, unit) for line in lines]
-        assert [line for line in lines if re.search(r"SCAN (evenflow_)?(job|j|history|h)\b(?!.*USING.*INDEX)", line)] == []
+        assert [
+            line
+            for line in lines
+            if re.search(r"SCAN (evenflow_)?(job|j|history|h)\b(?!.*USING.*INDEX)", line)
+        ] == []
         wanted = WALKS[unit]
         walked = " ".join(line for line in lines if "SEARCH" in line or "SCAN" in line)
         if wanted == "job_pkey":
@@ -284,21 +312,35 @@ def prepare_postgres(connection: "psycopg.Connection[Row]", condition: Condition
 
 
 def partitions(connection: "psycopg.Connection[Row]") -> list[str]:
-    rows = connection.execute("select relname from pg_class where relname like 'history\\_%' and relkind = 'r'").fetchall()
+    rows = connection.execute(
+        "select relname from pg_class where relname like 'history\\_%' and relkind = 'r'"
+    ).fetchall()
     return [name for (name,) in rows]
 
 
 def seed_postgres(connection: "psycopg.Connection[Row]", ready: int, groups: int, history: int) -> None:
     connection.execute("truncate evenflow.job, evenflow.history, evenflow.band")
     connection.execute("insert into evenflow.band values ('default', 0)")
-    values = {"job": "evenflow.job", "history": "evenflow.history", "now": START, "false": "false", "groups": groups}
+    values = {
+        "job": "evenflow.job",
+        "history": "evenflow.history",
+        "now": START,
+        "false": "false",
+        "groups": groups,
+    }
     for text, count in ((SEED_JOBS, ready), (SEED_HISTORY, history)):
         connection.execute(text.format(**values, numbers=f"generate_series(1, {count}) n").encode())
 
 
 def seed_sqlite(connection: Any, ready: int, groups: int, history: int) -> None:
     connection.execute("insert into evenflow_band values ('default', 0)")
-    values = {"job": "evenflow_job", "history": "evenflow_history", "now": START, "false": "0", "groups": groups}
+    values = {
+        "job": "evenflow_job",
+        "history": "evenflow_history",
+        "now": START,
+        "false": "0",
+        "groups": groups,
+    }
     for text, count in ((SEED_JOBS, ready), (SEED_HISTORY, history)):
         numbers = f"(with recursive s (n) as (select 1 union all select n + 1 from s where n < {count}) select n from s)"
         connection.execute(text.format(**values, numbers=numbers))
@@ -314,14 +356,17 @@ def explain(connection: "psycopg.Connection[Row]", unit: str, mode: str) -> dict
         places = ", ".join(["%s"] * len(statement.parameters))
         cursor = psycopg.ClientCursor(connection)
         cursor.execute(
-            f"explain (format json) execute hot({places})".encode(), [parameters[name] for name in statement.parameters]
+            f"explain (format json) execute hot({places})".encode(),
+            [parameters[name] for name in statement.parameters],
         )
         return plan_in(cursor.fetchone())
     finally:
         connection.execute("deallocate hot")
 
 
-def analyze(connection: "psycopg.Connection[Row]", statement: Statement, parameters: dict[str, Any]) -> dict[str, Any]:
+def analyze(
+    connection: "psycopg.Connection[Row]", statement: Statement, parameters: dict[str, Any]
+) -> dict[str, Any]:
     """What really happened: runs the statement and takes it back."""
     with connection.transaction(force_rollback=True):
         cursor = psycopg.ClientCursor(connection)
@@ -358,7 +403,9 @@ def query_plan(engine: SqliteEngine, unit: str) -> list[list[str]]:
             chosen = {name: parameters[name] for name in statement.parameters}
             depths = {0: 0}
             lines = []
-            for node, parent, _, text in connection.execute(f"explain query plan {statement.text}", chosen).fetchall():
+            for node, parent, _, text in connection.execute(
+                f"explain query plan {statement.text}", chosen
+            ).fetchall():
                 depths[node] = depths[parent] + 1
                 lines.append("  " * depths[node] + text)
             found.append(lines)
@@ -371,12 +418,15 @@ def claim_steps(ready: int, groups: int, ends: int = 0) -> int:
     migrate(engine)
     with engine.exclusive() as connection:
         seed_sqlite(connection, ready, groups, ready)
-        connection.execute(f"update evenflow_job set state = 'running', epoch = 1, worker = {ALICE} where id <= {ends}")
+        connection.execute(
+            f"update evenflow_job set state = 'running', epoch = 1, worker = {ALICE} where id <= {ends}"
+        )
         ticks: list[int] = []
-        connection.set_progress_handler(lambda: ticks.append(1) and None, 100)
+        connection.set_progress_handler(lambda: ticks.append(1), 100)
     claim = Claim() if ends else Claim([Want("default", 0, 100)], 100)
-    answer = advance(engine, ALICE, [end_of(claimed(number)) for number in range(1, ends + 1)], claim, now=START)
+    answer = advance(
+        engine, ALICE, [end_of(claimed(number)) for number in range(1, ends + 1)], claim, now=START
+    )
     assert (len(answer.claimed), answer.lost) == (0 if ends else 100, [])
     engine.close()
     return len(ticks)
-

@@ -57,7 +57,9 @@ def test_more_clients_than_server_connections_share_them(pgbouncer_store: Postgr
     assert done + left == 300
 
 
-def test_server_connections_are_given_back_as_they_were(pgbouncer: PgBouncer, pgbouncer_store: PostgresEngine) -> None:
+def test_server_connections_are_given_back_as_they_were(
+    pgbouncer: PgBouncer, pgbouncer_store: PostgresEngine
+) -> None:
     scene = Scene(pgbouncer_store)
     scene.register(ALICE)
     scene.finish(scene.running())

@@ -70,7 +70,10 @@ class TestALostConnection:
     ) -> None:
         drive(proxied, enqueue_steps([new_job(payload="[0]")], IdSource()))
         proxy.fate = once(fate, b"insert into evenflow.job")  # type: ignore[arg-type]
-        jobs = [new_job(payload=f"[{number}]", group="g", unique_key=f"k{number % 150}") for number in range(1, count + 1)]
+        jobs = [
+            new_job(payload=f"[{number}]", group="g", unique_key=f"k{number % 150}")
+            for number in range(1, count + 1)
+        ]
         placed = drive(proxied, enqueue_steps(jobs, IdSource()))
         expected = ["[0]", *(f"[{number}]" for number in range(1, min(count, 150) + 1))]
         assert sorted(row["payload"] for row in rows_of(proxied, "job")) == sorted(expected)
@@ -93,7 +96,9 @@ class TestALostConnection:
         self.end_all_sessions(postgres_store)
         assert counts(postgres_store) == {}
 
-    def test_that_died_while_idle_is_reported_for_a_write_and_then_replaced(self, postgres_store: PostgresEngine) -> None:
+    def test_that_died_while_idle_is_reported_for_a_write_and_then_replaced(
+        self, postgres_store: PostgresEngine
+    ) -> None:
         scene = Scene(postgres_store)
         job = scene.running()
         self.end_all_sessions(postgres_store)
@@ -173,7 +178,9 @@ class TestOthersLocks:
         orphans = [scene.running() for _ in range(2)]
         first, second = scene.enqueue(*(new_job(run_at=scene.now) for _ in range(2)))
         with callers_transaction(postgres_store) as other:
-            other.execute("select 1 from evenflow.job where id = any(%s) for update", ([orphans[0].id, first],))
+            other.execute(
+                "select 1 from evenflow.job where id = any(%s) for update", ([orphans[0].id, first],)
+            )
             began = time.monotonic()
             assert [job.id for job in scene.rescue()] == [orphans[1].id]
             assert scene.admit() == {"default": 1}
@@ -202,12 +209,16 @@ class TestOthersLocks:
         assert scene.states() == {}
         assert scene.enqueued(new_job(unique_key="k"))[0].is_new
 
-    def test_on_a_unique_key_are_waited_for_until_its_fate_is_known(self, postgres_store: PostgresEngine) -> None:
+    def test_on_a_unique_key_are_waited_for_until_its_fate_is_known(
+        self, postgres_store: PostgresEngine
+    ) -> None:
         answers: list[Enqueued] = []
         scene = Scene(postgres_store)
         with callers_transaction(postgres_store) as other:
             (holder,) = enqueue_inside(other, new_job(unique_key="k"))
-            waiter = threading.Thread(target=lambda: answers.extend(scene.enqueued(new_job(unique_key="k"))), daemon=True)
+            waiter = threading.Thread(
+                target=lambda: answers.extend(scene.enqueued(new_job(unique_key="k"))), daemon=True
+            )
             waiter.start()
             self.wait_for_waiters(other, 1)
             assert answers == []
@@ -218,7 +229,7 @@ class TestOthersLocks:
         scene = Scene(postgres_store)
         job = scene.running()
         with postgres_store.connect() as admin:
-            admin.execute(f'alter database "{admin.info.dbname}" set lock_timeout = \'20ms\''.encode())
+            admin.execute(f"alter database \"{admin.info.dbname}\" set lock_timeout = '20ms'".encode())
         impatient = second_engine(postgres_store)
         with callers_transaction(postgres_store) as other:
             other.execute("select 1 from evenflow.job for update")
@@ -239,7 +250,9 @@ class TestOthersLocks:
 
 
 class TestManyAtOnce:
-    def test_ten_claimers_of_a_hundred_get_ten_full_batches_without_overlap(self, postgres_store: PostgresEngine) -> None:
+    def test_ten_claimers_of_a_hundred_get_ten_full_batches_without_overlap(
+        self, postgres_store: PostgresEngine
+    ) -> None:
         """S4-36"""
         scene = Scene(postgres_store)
         jobs = scene.enqueue(*(new_job(group=f"g{number % 20}") for number in range(1000)))
@@ -247,7 +260,9 @@ class TestManyAtOnce:
         for engine in engines:
             counts(engine)
         claim = Claim([Want("default", 0, 100)], 100)
-        batches = in_threads(10, lambda number: [job.id for job in advance(engines[number], number, (), claim).claimed])
+        batches = in_threads(
+            10, lambda number: [job.id for job in advance(engines[number], number, (), claim).claimed]
+        )
         for engine in engines:
             engine.close()
         assert [len(batch) for batch in batches] == [100] * 10
@@ -259,7 +274,10 @@ class TestManyAtOnce:
         """S4-37"""
         groups = [f"g{number:02}" for number in range(30)]
         queues = [f"q{number}" for number in range(6)]
-        batch = [new_job(group=group, queue=queues[place % 6], priority=place % 3) for place, group in enumerate(groups)]
+        batch = [
+            new_job(group=group, queue=queues[place % 6], priority=place % 3)
+            for place, group in enumerate(groups)
+        ]
 
         def enqueue(number: int) -> int:
             engine = second_engine(postgres_store)
@@ -290,7 +308,9 @@ class TestManyAtOnce:
 
     def test_many_threads_share_the_connections_of_one_engine(self, postgres_store: PostgresEngine) -> None:
         ids = IdSource()
-        in_threads(12, lambda number: [drive(postgres_store, enqueue_steps([new_job()], ids)) for _ in range(20)])
+        in_threads(
+            12, lambda number: [drive(postgres_store, enqueue_steps([new_job()], ids)) for _ in range(20)]
+        )
         assert counts(postgres_store) == {"default": {"ready": 240}}
         with postgres_store.session() as session:
             backends = session.execute(
@@ -426,13 +446,17 @@ class TestErrors:
             counts(engine)
         engine.close()
 
-    def test_of_a_broken_constraint_are_refused_with_their_state(self, postgres_store: PostgresEngine) -> None:
+    def test_of_a_broken_constraint_are_refused_with_their_state(
+        self, postgres_store: PostgresEngine
+    ) -> None:
         with pytest.raises(StoreRefused, match=r"SQLSTATE 23514"):
             Scene(postgres_store).enqueue(new_job(priority=101))
 
     def test_of_a_read_only_server_are_worth_another_try(self, postgres_store: PostgresEngine) -> None:
         with postgres_store.connect() as admin:
-            admin.execute(f'alter database "{admin.info.dbname}" set default_transaction_read_only = on'.encode())
+            admin.execute(
+                f'alter database "{admin.info.dbname}" set default_transaction_read_only = on'.encode()
+            )
         engine = second_engine(postgres_store)
         with pytest.raises(StoreUnavailable):
             Scene(engine).enqueue(new_job())

@@ -35,7 +35,9 @@ def mixed(scene: Scene) -> list[int]:
     """Ten jobs, oldest first: two each succeeded, failed and running, four ready."""
     jobs = scene.enqueue(*(new_job() for _ in range(10)))
     claimed = scene.claim(6)
-    scene.advance(ALICE, *(end_of(job, state) for job, state in zip(claimed, ["succeeded", "failed"] * 2, strict=False)))
+    scene.advance(
+        ALICE, *(end_of(job, state) for job, state in zip(claimed, ["succeeded", "failed"] * 2, strict=False))
+    )
     return jobs
 
 
@@ -45,32 +47,62 @@ class TestFind:
         scene.finish(done, result="7")
         (ready,) = scene.enqueue(new_job())
         found = find(scene.engine, [ready, done.id, 7])
-        assert {job: record.state for job, record in found.items()} == {ready: State.READY, done.id: State.SUCCEEDED}
+        assert {job: record.state for job, record in found.items()} == {
+            ready: State.READY,
+            done.id: State.SUCCEEDED,
+        }
         assert find(scene.engine, []) == {}
 
     def test_gives_every_field_of_a_live_job(self, scene: Scene) -> None:
-        job = scene.running(group="g", priority=2, good_until=scene.now + 9, unique_key="k", headers="{}", options="[]")
+        job = scene.running(
+            group="g", priority=2, good_until=scene.now + 9, unique_key="k", headers="{}", options="[]"
+        )
         save_progress(scene.engine, ALICE, [(job.id, 1, '{"done":1}')])
         withdraw(scene.engine, [job.id], "cancelled", Retention(), why="w", now=scene.now)
         record = find(scene.engine, [job.id])[job.id]
-        assert (record.state, record.queue, record.task, record.group) == ("running", job.queue, "mail.send", "g")
+        assert (record.state, record.queue, record.task, record.group) == (
+            "running",
+            job.queue,
+            "mail.send",
+            "g",
+        )
         assert (record.priority, record.attempt, record.max_attempts, record.crashes) == (2, 1, 3, 0)
-        assert (record.created_at, record.run_at, record.started_at, record.finished_at) == (*(scene.now,) * 3, None)
+        assert (record.created_at, record.run_at, record.started_at, record.finished_at) == (
+            *(scene.now,) * 3,
+            None,
+        )
         assert (record.good_until, record.worker, record.unique_key) == (scene.now + 9, ALICE, "k")
-        assert (record.payload, record.result, record.errors, record.progress) == ("[1]", None, None, '{"done":1}')
+        assert (record.payload, record.result, record.errors, record.progress) == (
+            "[1]",
+            None,
+            None,
+            '{"done":1}',
+        )
         assert (record.headers, record.options, record.cancel_why) == ("{}", "[]", "w")
 
     def test_gives_every_field_of_a_kept_job(self, scene: Scene) -> None:
-        job = scene.running(group="g", priority=2, good_until=scene.now + 9, unique_key="k", headers="{}", options="[]")
+        job = scene.running(
+            group="g", priority=2, good_until=scene.now + 9, unique_key="k", headers="{}", options="[]"
+        )
         scene.now += SECOND
         scene.finish(job, "failed", result="1", error='{"code":"X","message":""}')
         record = find(scene.engine, [job.id])[job.id]
-        assert (record.state, record.queue, record.task, record.group) == ("failed", job.queue, "mail.send", "g")
+        assert (record.state, record.queue, record.task, record.group) == (
+            "failed",
+            job.queue,
+            "mail.send",
+            "g",
+        )
         assert (record.priority, record.attempt, record.max_attempts, record.crashes) == (2, 1, 3, 0)
         assert (record.started_at, record.finished_at) == (scene.now - SECOND, scene.now)
         assert (record.good_until, record.worker, record.unique_key) == (job.good_until, ALICE, "k")
         assert (record.payload, record.result, record.errors) == ("[1]", "1", '[{"code":"X","message":""}]')
-        assert (record.progress, record.headers, record.options, record.cancel_why) == (None, "{}", "[]", None)
+        assert (record.progress, record.headers, record.options, record.cancel_why) == (
+            None,
+            "{}",
+            "[]",
+            None,
+        )
 
 
 class TestAPage:
@@ -107,7 +139,9 @@ class TestAPage:
 
     @pytest.mark.parametrize("ends_as", [None, "succeeded", "failed"])
     def test_can_be_asked_for_queue_task_and_group(self, scene: Scene, ends_as: str | None) -> None:
-        scene.enqueue(new_job(queue="a", task="t", group="g"), new_job(queue="b", task="u"), new_job(queue="a"))
+        scene.enqueue(
+            new_job(queue="a", task="t", group="g"), new_job(queue="b", task="u"), new_job(queue="a")
+        )
         if ends_as:
             scene.advance(ALICE, *(end_of(job, ends_as) for job in scene.claim(queues=["a", "b"])))
         first, second, third = 1000, 1001, 1002
@@ -168,7 +202,9 @@ def test_counts_are_of_open_jobs_by_queue_and_state(scene: Scene) -> None:
     assert counts(scene.engine) == {"default": {"ready": 4, "running": 2}, "mail": {"scheduled": 1}}
 
 
-@pytest.mark.parametrize("state", ["arriving", "scheduled", "waiting", "blocked", "overflow", "ready", "claimed", "running"])
+@pytest.mark.parametrize(
+    "state", ["arriving", "scheduled", "waiting", "blocked", "overflow", "ready", "claimed", "running"]
+)
 def test_a_queue_has_open_work_that_needs_nobody_s_help(scene: Scene, state: str) -> None:
     (job,) = scene.enqueue(new_job(queue="a"))
     execute(scene.engine, f"update evenflow_job set state = '{state}' where id = {job}")

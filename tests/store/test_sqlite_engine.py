@@ -32,7 +32,9 @@ def enqueue_some(number: int, path: str, count: int) -> list[int]:
         return [
             job.id
             for turn in range(count)
-            for job in drive(engine, enqueue_steps([new_job(payload=f"[{number},{turn}]", group=f"g{turn % 7}")], ids))
+            for job in drive(
+                engine, enqueue_steps([new_job(payload=f"[{number},{turn}]", group=f"g{turn % 7}")], ids)
+            )
         ]
     finally:
         engine.close()
@@ -100,7 +102,9 @@ def test_commits_are_durable_and_readers_do_not_stop_writers(sqlite_store: Sqlit
     other.close()
 
 
-def test_a_writer_holds_the_lock_file_while_it_writes_and_no_longer(sqlite_store: SqliteEngine, folder: Path) -> None:
+def test_a_writer_holds_the_lock_file_while_it_writes_and_no_longer(
+    sqlite_store: SqliteEngine, folder: Path
+) -> None:
     descriptor = os.open(folder / "evenflow.db.lock", os.O_RDWR)
     try:
         with sqlite_store.exclusive(), pytest.raises(BlockingIOError):
@@ -187,7 +191,9 @@ def test_a_database_in_memory_lives_until_it_is_closed() -> None:
     engine.close()
 
 
-def test_a_forked_child_gets_handles_of_its_own_and_leaves_the_parent_s_alone(sqlite_store: SqliteEngine) -> None:
+def test_a_forked_child_gets_handles_of_its_own_and_leaves_the_parent_s_alone(
+    sqlite_store: SqliteEngine,
+) -> None:
     Scene(sqlite_store).enqueue(new_job(queue="before"))
 
     def child() -> str:
@@ -216,7 +222,10 @@ def test_children_forked_amid_the_writes_of_other_threads_can_write(sqlite_store
     try:
         for number in range(20):
             job = new_job(queue="child", payload=f"[{number}]")
-            assert in_fork(lambda job=job: str(len(drive(sqlite_store, enqueue_steps([job], IdSource()))))) == "1"  # type: ignore[misc]
+            assert (
+                in_fork(lambda job=job: str(len(drive(sqlite_store, enqueue_steps([job], IdSource())))))
+                == "1"
+            )  # type: ignore[misc]
     finally:
         ends.set()
         for writer in writers:
@@ -227,7 +236,9 @@ def test_children_forked_amid_the_writes_of_other_threads_can_write(sqlite_store
         assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
 
 
-def test_a_fork_inside_a_write_of_one_s_own_leaves_that_write_to_the_parent(sqlite_store: SqliteEngine) -> None:
+def test_a_fork_inside_a_write_of_one_s_own_leaves_that_write_to_the_parent(
+    sqlite_store: SqliteEngine,
+) -> None:
     with sqlite_store.exclusive() as connection:
         connection.execute("insert into evenflow_band values ('mine', 0)")
         assert in_fork(lambda: "born") == "born"
@@ -269,7 +280,10 @@ def test_a_folder_in_place_of_the_file_is_named(folder: Path) -> None:
     (folder / "link").symlink_to(folder / "jobs")
     for name in ("jobs", "link"):
         engine = SqliteEngine(str(folder / name))
-        assert message(lambda: counts(engine)) == f"SQLite: '{folder}/{name}' is a folder; give the path of a file"
+        assert (
+            message(lambda: counts(engine))
+            == f"SQLite: '{folder}/{name}' is a folder; give the path of a file"
+        )
 
 
 def test_a_file_that_is_no_database_is_refused(folder: Path) -> None:
@@ -339,7 +353,10 @@ def test_a_read_only_folder_is_named(folder: Path, exists: bool) -> None:
         told = without_privileges(lambda: counts(SqliteEngine(str(path))))
     finally:
         folder.chmod(0o755)
-    assert told == f"StoreRefused: SQLite: the folder '{folder}' is read-only; choose a place that can be written"
+    assert (
+        told
+        == f"StoreRefused: SQLite: the folder '{folder}' is read-only; choose a place that can be written"
+    )
 
 
 def test_a_lock_file_of_another_user_is_refused(folder: Path) -> None:

@@ -13,8 +13,28 @@ from evenflow.store.statements import Statement, Unit, load_units, parse_units, 
 
 SQLITE, POSTGRES = load_units("sqlite"), load_units("postgres")
 NAMES = sorted(SQLITE)
-LISTS = {"batch", "lines", "ends", "wants", "bounds", "workers", "starts", "progress", "ids", "queues", "weights", "costs"}
-VALUES = {"claim_state": "running", "state": "failed", "fair": "fifo", "name": "mail", "queue": "mail", "kind": "worker"}
+LISTS = {
+    "batch",
+    "lines",
+    "ends",
+    "wants",
+    "bounds",
+    "workers",
+    "starts",
+    "progress",
+    "ids",
+    "queues",
+    "weights",
+    "costs",
+}
+VALUES = {
+    "claim_state": "running",
+    "state": "failed",
+    "fair": "fifo",
+    "name": "mail",
+    "queue": "mail",
+    "kind": "worker",
+}
 
 
 def test_both_engines_have_the_same_units() -> None:
@@ -47,7 +67,9 @@ def test_sqlite_returns_the_columns_that_the_unit_declares(name: str, sqlite_sto
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_postgres_returns_the_columns_that_the_unit_declares(name: str, postgres_store: PostgresEngine) -> None:
+def test_postgres_returns_the_columns_that_the_unit_declares(
+    name: str, postgres_store: PostgresEngine
+) -> None:
     unit = POSTGRES[name]
     found = []
     with postgres_store.session() as connection:
@@ -73,7 +95,9 @@ def test_every_parameter_on_postgres_has_its_type_written_down(name: str) -> Non
 @pytest.mark.parametrize("name", NAMES)
 def test_a_unit_that_only_reads_says_so(name: str, sqlite_store: SqliteEngine) -> None:
     unit = SQLITE[name]
-    writes = any(word in f" {s.text} " for s in unit.statements for word in ("insert into", "update ", "delete from"))
+    writes = any(
+        word in f" {s.text} " for s in unit.statements for word in ("insert into", "update ", "delete from")
+    )
     locks = any("for no key update" in s.text for s in POSTGRES[name].statements)
     assert (writes or locks) == (unit.mode == "write")
 
@@ -82,7 +106,11 @@ def test_every_unit_is_used_by_some_operation() -> None:
     used: set[str] = set()
     for path in Path(evenflow.__file__).parent.rglob("*.py"):
         tree = ast.parse(path.read_text("utf-8"))
-        used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        used |= {
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
     assert set(NAMES) - used == set()
 
 

@@ -73,11 +73,15 @@ class TestIdleGroups:
         assert [forget_idle_groups(scene.engine, top=2) for _ in range(4)] == [2, 2, 1, 0]
 
     @pytest.mark.parametrize("strategy", ["weight", "time"])
-    def test_of_heavy_jobs_are_remembered_until_their_last_turn_is_paid_for(self, scene: Scene, strategy: str) -> None:
+    def test_of_heavy_jobs_are_remembered_until_their_last_turn_is_paid_for(
+        self, scene: Scene, strategy: str
+    ) -> None:
         # bob's jobs lie two rounds apart: one turn of his is worth two of anybody else.
         declare_queue(scene.engine, Queue("default", fair="time" if strategy == "time" else "round-robin"))
         if strategy == "time":
-            learn_costs(scene.engine, {("default", "bob"): (1, 200), ("default", "eve"): (3, 200)}, now=scene.now)
+            learn_costs(
+                scene.engine, {("default", "bob"): (1, 200), ("default", "eve"): (3, 200)}, now=scene.now
+            )
         else:
             set_weights(scene.engine, "default", {"bob": 0.5})
         scene.enqueue(new_job(group="bob"))
@@ -98,7 +102,9 @@ def test_costs_that_nobody_reported_on_are_forgotten(scene: Scene) -> None:
     assert [row["group_key"] for row in rows_of(scene.engine, "group_cost")] == ["new"]
 
 
-@pytest.mark.parametrize(("kept", "expected"), [(None, 2**60), (0, 0), ("2h", 7200 * SECOND), (timedelta(days=1), DAY)])
+@pytest.mark.parametrize(
+    ("kept", "expected"), [(None, 2**60), (0, 0), ("2h", 7200 * SECOND), (timedelta(days=1), DAY)]
+)
 def test_retention_is_counted_in_microseconds(kept: object, expected: int) -> None:
     assert kept_us(Retention(failed=kept), "failed") == expected  # type: ignore[arg-type]
 
@@ -114,14 +120,21 @@ class TestPartitions:
 
     def home(self, engine: PostgresEngine, job: int) -> str:
         with engine.session() as session:
-            row = session.execute("select tableoid::regclass::text from evenflow.history where id = %s", (job,)).fetchone()
+            row = session.execute(
+                "select tableoid::regclass::text from evenflow.history where id = %s", (job,)
+            ).fetchone()
         assert row is not None
         return str(row[0]).removeprefix("evenflow.")
 
     def test_are_made_for_today_and_the_coming_days(self, postgres_store: PostgresEngine) -> None:
         created, dropped = turn_partitions(postgres_store, days_ahead=2, now=MIDNIGHT)
         assert (created, dropped) == (["history_20270115", "history_20270116", "history_20270117"], [])
-        assert self.names(postgres_store) == ["history_20270115", "history_20270116", "history_20270117", "history_default"]
+        assert self.names(postgres_store) == [
+            "history_20270115",
+            "history_20270116",
+            "history_20270117",
+            "history_default",
+        ]
 
     def test_are_made_once(self, postgres_store: PostgresEngine) -> None:
         turn_partitions(postgres_store, days_ahead=1, now=MIDNIGHT)
@@ -134,7 +147,9 @@ class TestPartitions:
             ["history_20270115"],
         )
 
-    def test_take_an_end_by_the_day_on_which_it_may_be_forgotten(self, postgres_store: PostgresEngine) -> None:
+    def test_take_an_end_by_the_day_on_which_it_may_be_forgotten(
+        self, postgres_store: PostgresEngine
+    ) -> None:
         scene = Scene(postgres_store)
         scene.now = MIDNIGHT
         turn_partitions(postgres_store, days_ahead=3, now=scene.now)
@@ -194,7 +209,9 @@ class TestPartitions:
         assert prepare(engine) == []
         engine.close()
 
-    def test_are_left_for_the_next_time_while_a_long_reader_holds_the_history(self, postgres_store: PostgresEngine) -> None:
+    def test_are_left_for_the_next_time_while_a_long_reader_holds_the_history(
+        self, postgres_store: PostgresEngine
+    ) -> None:
         scene = Scene(postgres_store)
         turn_partitions(postgres_store, days_ahead=1, now=MIDNIGHT)
         job = scene.running()
@@ -234,7 +251,9 @@ class TestPartitions:
         engine = PostgresEngine(postgres_url, "tasks")
         prepare(engine)
         with engine.session() as session:
-            rows = session.execute("select distinct schemaname from pg_tables where tablename like 'history_%'").fetchall()
+            rows = session.execute(
+                "select distinct schemaname from pg_tables where tablename like 'history_%'"
+            ).fetchall()
         assert rows == [("tasks",)]
         engine.close()
 

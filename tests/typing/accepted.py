@@ -84,3 +84,12 @@ def inside_a_block() -> None:
 
 def covariant(job: Job[int]) -> Job[object]:
     return job
+
+
+@app.task(queue="docs")
+def keep(value: object) -> str:
+    return str(value)
+
+
+assert_type(keep.enqueue(1), Job[str])
+assert_type(keep.using(priority=1).enqueue(value=1).result(), str)

@@ -373,6 +373,16 @@ def test_progress_is_stored_while_the_body_runs(make_app: Any, engine_url: str) 
     assert job.progress == {"done": 3, "total": 10, "note": "page"}
 
 
+@pytest.mark.parametrize("wrong", [{"note": chr(0xD800)}, {"note": "x" * 20_000}, {"done": object()}])
+def test_a_progress_report_that_cannot_be_stored_is_the_bodys_error(app: Evenflow, wrong: dict[str, Any]) -> None:
+    def report(ctx: Context) -> None:
+        ctx.progress(**({"done": 1} | wrong))
+
+    job = drained(app, app.task(name="report")(report).enqueue())
+    assert job.state is State.FAILED
+    assert job.error is not None and "ctx.progress" in (job.error.traceback or "")
+
+
 def test_a_job_that_keeps_no_result_leaves_no_row(app: Evenflow, books: Books) -> None:
     app.task(name="note", keep_result=0)(lambda: 5).enqueue()
     app.run_worker(until_empty=True)

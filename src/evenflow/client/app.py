@@ -5,17 +5,21 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from evenflow.checks import whole
 from evenflow.client.handle import Job
+from evenflow.client.keyed import rate_limits
 from evenflow.client.options import TaskOptions, declared_policy
 from evenflow.client.producer import Producer
 from evenflow.client.task import LONGEST_NAME, AnyTask, Call, Task, task_name
+from evenflow.client.why import Reason, reasons
 from evenflow.codec import check_text
 from evenflow.context import Context
-from evenflow.errors import ConfigError, JobNotFound, PayloadError
+from evenflow.errors import ConfigError, JobNotFound, PayloadError, RateLimited
 from evenflow.hooks import Hooks
 from evenflow.ids import id_number
 from evenflow.job import JobRecord, State
+from evenflow.limits import Rate
 from evenflow.settings import Options, Settings
-from evenflow.store import control, reads
+from evenflow.store import control, limits, reads
+from evenflow.store.limits import Limiter
 from evenflow.store.open import prepare
 
 P = ParamSpec("P")
@@ -23,6 +27,11 @@ T = TypeVar("T")
 _BATCH = 500
 
 Ids = str | Iterable[str]
+
+
+class _Unasked:
+    """For type checkers alone. No function asks for one, so whose first parameter takes it takes anything: that is no
+    Context, and its calls go unchecked rather than be held to a signature without their first argument."""
 
 
 class Client:
@@ -39,6 +48,12 @@ class Client:
         """The tasks of this app, by name."""
         return self._producer.tasks
 
+    @overload
+    def task(
+        self, function: Callable[Concatenate[_Unasked, P], Coroutine[Any, Any, T]], /
+    ) -> Task[..., Coroutine[Any, Any, T], T]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[_Unasked, P], T], /) -> Task[..., T, T]: ...
     @overload
     def task(
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
@@ -147,6 +162,45 @@ class Client:
         control.set_cap(self._producer.engine, queue, declared.max_concurrency, is_set=False)
         self._producer.waker.wake(queue)
 
+    def why(self, id: str) -> list[Reason]:
+        """Why this job is not running: the reasons, with numbers and holders.
+
+        >>> [reason.text for reason in app.why(job.id)]  # doctest: +SKIP
+        ["queue 'stripe' is at its cap: 3/3 in flight"]
+        """
+        return reasons(self._producer.engine, self._producer.results.read(_number(id)))
+
+    def limits(self, prefix: str | None = None) -> list[Limiter]:
+        """Keys and rates that are held, waited for or spent, with their limits."""
+        self._producer.make_ready()
+        return limits.limiters(self._producer.engine, prefix=prefix)
+
+    def rate_usage(self, name: str) -> list[Limiter]:
+        """How far the rates of a queue or of a task (by its name) are used up in this window."""
+        return [row for kind in ("queue", "task") for row in self.limits(f"rate:{kind}:{name}")]
+
+    def rate_reset(self, name: str) -> int:
+        """Forget the starts of this window for a queue's or a task's rates; how many rates were reset."""
+        rows = self.rate_usage(name)
+        for row in rows:
+            self._producer.waker.wake(*limits.reset_rate(self._producer.engine, row.name))
+        return len(rows)
+
+    def throttle(self, name: str, rate: Rate | str) -> None:
+        """Count one start under a rate of one's own, or raise RateLimited with the seconds until there is room."""
+        self._producer.make_ready()
+        checked = Rate(rate) if isinstance(rate, str) else rate
+        for limit in rate_limits(f"rate:throttle:{check_text('name', name)}", checked):
+            assert limit.window_us is not None
+            granted, free_at = limits.take_token(
+                self._producer.engine, limit.name, limit.most, limit.window_us
+            )
+            if not granted:
+                wait_us = 0 if free_at is None else free_at - reads.now_us(self._producer.engine)
+                raise RateLimited(
+                    f"rate {name!r} is used up: {checked.limit}", retry_after=max(0.0, wait_us / 1e6)
+                )
+
     def stats(self) -> dict[str, dict[str, int]]:
         """Open jobs: queue -> state -> count."""
         self._producer.make_tables()
@@ -232,6 +286,12 @@ class Client:
 class Declare:
     """What `@app.task(...)` with options is to a type checker; never instantiated."""
 
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[_Unasked, P], Coroutine[Any, Any, T]], /
+    ) -> Task[..., Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[_Unasked, P], T], /) -> Task[..., T, T]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /

@@ -1,4 +1,4 @@
-"""The concurrency keys of a task's calls: compiled at declaration, turned into limits at each enqueue."""
+"""The concurrency keys and rates of a task's calls: compiled at declaration, turned into limits at each enqueue."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from evenflow.checks import whole
 from evenflow.codec import CallSignature
 from evenflow.errors import ConfigError, EnqueueError
 from evenflow.job import Limit
-from evenflow.limits import Concurrency
+from evenflow.limits import Concurrency, Rate
 from evenflow.queues import Queue
 from evenflow.rules.keys import Key, scope_key
 
@@ -18,12 +18,18 @@ class KeyedLimits:
     """The `concurrency=` of a task. `of` gives the limits of one call; the store keeps them."""
 
     def __init__(
-        self, task: str, declared: Sequence[Concurrency], signature: CallSignature, mistakes: list[str]
+        self,
+        task: str,
+        declared: Sequence[Concurrency],
+        rates: Sequence[Rate],
+        signature: CallSignature,
+        mistakes: list[str],
     ) -> None:
         self._task = task
         self._signature = signature
-        self._rules: list[tuple[Concurrency, Key | None]] = []
-        for rule in declared:
+        self._rules: list[tuple[Concurrency | Rate, Key | None]] = []
+        rules: list[Concurrency | Rate] = [*declared, *rates]
+        for rule in rules:
             try:
                 self._rules.append((rule, self._compiled(rule)))
             except ConfigError as wrong:
@@ -31,24 +37,36 @@ class KeyedLimits:
 
     @property
     def discards(self) -> bool:
-        return any(rule.on_conflict == "discard" for rule, _ in self._rules)
+        return any(isinstance(rule, Concurrency) and rule.on_conflict == "discard" for rule, _ in self._rules)
 
     def of(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], group: str | None, queue: Queue
     ) -> tuple[Limit, ...]:
         """The limits of a call; a rule whose key is None does not apply to it."""
         found = [] if queue.group_concurrency is None or group is None else [_group_limit(queue, group)]
+        if queue.rate is not None:
+            found += rate_limits(f"rate:queue:{queue.name}", queue.rate)
         if self._rules:
             arguments = self._signature.arguments(args, kwargs)
-            found += [
-                limit for rule, key in self._rules if (limit := self._limit(rule, key, arguments)) is not None
-            ]
+            for rule, key in self._rules:
+                found += self._limits(rule, key, arguments)
         return tuple(found)
 
-    def _compiled(self, rule: Concurrency) -> Key | None:
+    def _compiled(self, rule: Concurrency | Rate) -> Key | None:
         if rule.key is None:
             return None
-        return Key(rule.key, parameters=self._signature.names, task=self._task, option="concurrency")
+        option = "concurrency" if isinstance(rule, Concurrency) else "rate"
+        return Key(rule.key, parameters=self._signature.names, task=self._task, option=option)
+
+    def _limits(self, rule: Concurrency | Rate, key: Key | None, arguments: dict[str, Any]) -> list[Limit]:
+        if isinstance(rule, Concurrency):
+            limit = self._limit(rule, key, arguments)
+            return [] if limit is None else [limit]
+        value = None if key is None else key.text(arguments)
+        if key is not None and value is None:
+            return []
+        name = f"rate:task:{scope_key(self._task)}"
+        return rate_limits(name if value is None else f"{name}:{value}", rule)
 
     def _limit(self, rule: Concurrency, key: Key | None, arguments: dict[str, Any]) -> Limit | None:
         name = f"key:{scope_key(rule.scope or self._task)}"
@@ -84,3 +102,14 @@ class KeyedLimits:
 def _group_limit(queue: Queue, group: str) -> Limit:
     assert queue.group_concurrency is not None
     return Limit(f"group:{queue.name}:{group}", queue.group_concurrency, GROUP_PLACE_KEPT_US)
+
+
+def rate_limits(name: str, rate: Rate) -> list[Limit]:
+    """A rate as limits: its window, and where a burst is given a shorter one that spreads the starts."""
+    found = [Limit(f"{name}/{rate.limit}", rate.count, GROUP_PLACE_KEPT_US, rate.window_us)]
+    if rate.burst is not None and rate.burst < rate.count:
+        window_us = -(-rate.window_us * rate.burst // rate.count)
+        found.append(
+            Limit(f"{name}/{rate.limit} burst {rate.burst}", rate.burst, GROUP_PLACE_KEPT_US, window_us)
+        )
+    return found

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 from evenflow.checks import one_of, whole
 from evenflow.durations import Duration, duration_us
 from evenflow.errors import ConfigError
-from evenflow.limits import Concurrency, KeySource
+from evenflow.limits import Concurrency, KeySource, Rate
 from evenflow.queues import name_mistakes
 from evenflow.rules.retry import NO_RETRY, Retry
 from evenflow.unique import Unique
@@ -32,6 +32,7 @@ class TaskOptions(TypedDict, total=False):
     group: KeySource | None
     unique: Unique | bool | None
     concurrency: Concurrency | Sequence[Concurrency]
+    rate: Rate | Sequence[Rate]
     on_crash: OnCrash
     run_in: RunIn
     keep_result: Duration | None
@@ -68,6 +69,7 @@ class Policy:
     unique: Unique | None = None
     unique_value: str | None = None
     concurrency: tuple[Concurrency, ...] = ()
+    rate: tuple[Rate, ...] = ()
     on_crash: OnCrash = "retry"
     run_in: RunIn = "auto"
     keep_result: Duration | None = None
@@ -90,13 +92,8 @@ def declared_policy(options: TaskOptions) -> tuple[Policy, list[str]]:
         for name in sorted(given.keys() - known)
     ]
     given["unique"] = _unique(given.get("unique"))
-    rules = given.get("concurrency", ())
-    given["concurrency"] = (rules,) if isinstance(rules, Concurrency) else tuple(rules)
-    mistakes += [
-        f"concurrency: expected Concurrency, got {rule!r}; write concurrency=Concurrency(to=2, key='tenant')"
-        for rule in given["concurrency"]
-        if not isinstance(rule, Concurrency)
-    ]
+    given["concurrency"] = _listed("concurrency", given.get("concurrency", ()), Concurrency, mistakes)
+    given["rate"] = _listed("rate", given.get("rate", ()), Rate, mistakes)
     policy = Policy(**{name: value for name, value in given.items() if name in known})
     return policy, [*mistakes, *_mistakes(policy)]
 
@@ -122,6 +119,17 @@ def changed_policy(task: str, policy: Policy, options: CallOptions) -> Policy:
     if mistakes:
         raise ConfigError([f"task {task!r}: {mistake}" for mistake in mistakes])
     return changed
+
+
+def _listed(option: str, given: Any, kind: type, mistakes: list[str]) -> tuple[Any, ...]:
+    """One rule or several, as a tuple."""
+    rules = (given,) if isinstance(given, kind) or not isinstance(given, list | tuple) else tuple(given)
+    mistakes += [
+        f"{option}: expected {kind.__name__}, got {rule!r}; write {option}={kind.__name__}(…)"
+        for rule in rules
+        if not isinstance(rule, kind)
+    ]
+    return rules
 
 
 def _unique(value: Any) -> Any:

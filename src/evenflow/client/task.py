@@ -82,7 +82,7 @@ class Task(Generic[P, R, T]):
         mistakes = _run_in_mistakes(policy.run_in, self.is_async)
         self._group = self._key("group", policy.group, None, mistakes)
         self._unique = self._unique_key(policy, mistakes)
-        self.limits = KeyedLimits(name, policy.concurrency, self.signature, mistakes)
+        self.limits = KeyedLimits(name, policy.concurrency, policy.rate, self.signature, mistakes)
         if mistakes:
             raise ConfigError([f"task {name!r}: {mistake}" for mistake in mistakes])
 

@@ -35,7 +35,7 @@ class Dispatcher:
         """One pass. Seconds until the next one is due; 0 while there is more to do."""
         due_in_s = self._due_in_s()
         if due_in_s <= 0:
-            self._waker.wake(*control.admit(self._engine, top=BATCH))
+            self._waker.wake(*control.admit(self._engine, top=BATCH), *limits.free_spent(self._engine))
             due_in_s = self._due_in_s()
         now = time.monotonic()
         if now >= self._tidy_at:
@@ -47,7 +47,8 @@ class Dispatcher:
 
     def _due_in_s(self) -> float:
         """Seconds until there is something to admit, or until it is time to look again."""
-        due = control.next_due(self._engine)
+        moments = (control.next_due(self._engine), limits.next_free(self._engine))
+        due = min((moment for moment in moments if moment is not None), default=None)
         if due is None:
             return LOOK_EVERY_S
         return min(LOOK_EVERY_S, (due - reads.now_us(self._engine)) / 1_000_000)

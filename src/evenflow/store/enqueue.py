@@ -133,11 +133,16 @@ def _holds(batch: list[tuple[int, NewJob]]) -> list[dict[str, object]]:
 
 def limit_rows(limits: Sequence[Limit]) -> list[dict[str, object]]:
     """The keys of a job as they are stored: in the order of their names, which is the order of taking them."""
-    ordered = enumerate(sorted(limits, key=lambda limit: limit.name), start=1)
-    return [
-        {"ordinal": place, "limiter": each.name, "most": each.most, "keep_us": each.keep_us}
-        for place, each in ordered
-    ]
+    rows: list[dict[str, object]] = []
+    for place, each in enumerate(sorted(limits, key=lambda limit: limit.name), start=1):
+        row: dict[str, object] = {
+            "ordinal": place,
+            "limiter": each.name,
+            "most": each.most,
+            "keep_us": each.keep_us,
+        }
+        rows.append(row if each.window_us is None else {**row, "window_us": each.window_us})
+    return rows
 
 
 def _key(number: int, job: NewJob) -> dict[str, int | str | None]:

@@ -1,4 +1,4 @@
-"""Concurrency keys: who holds them, who waits, and giving free places to the next in line.
+"""Concurrency keys and rates: who holds them, who waits, and giving free places to the next in line.
 
 Capacity is the set of hold rows of a key, counted under the lock of its limiter row; there is no counter that could leak.
 """
@@ -13,12 +13,15 @@ BATCH = 500
 
 
 class Limiter(msgspec.Struct, frozen=True):
-    """A key as the store knows it: its limit, how many jobs hold it, how many wait for it."""
+    """A key as the store knows it: its limit, how many jobs hold it and wait for it; under a rate also the starts of
+    the last window, and when the first of them frees its place."""
 
     name: str
     most: int
     held: int
     waiting: int
+    spent: int = 0
+    free_at: int | None = None
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -70,9 +73,41 @@ def forget_idle(engine: Engine, *, top: int = BATCH) -> int:
     return len(engine.run("forget_limiters", {"top": top}))
 
 
-def limiters(engine: Engine, *, top: int = 1000) -> list[Limiter]:
-    """Every key that is held or waited for."""
-    return [Limiter(*row) for row in engine.run("list_limiters", {"top": top})]
+def limiters(
+    engine: Engine, *, prefix: str | None = None, top: int = 1000, now: int | None = None
+) -> list[Limiter]:
+    """Every key that is held, waited for or spent; or those whose names begin with `prefix`."""
+    rows = engine.run("list_limiters", {"prefix": prefix, "top": top, "now": now})
+    return [
+        Limiter(name, most, held, waiting, int(spent), free_at)
+        for name, most, held, waiting, spent, free_at in rows
+    ]
+
+
+def free_spent(engine: Engine, *, top: int = BATCH, now: int | None = None) -> set[str]:
+    """Starts whose window has passed make room for those that wait; queues with ready jobs."""
+    return promote(engine, {name for (name,) in engine.run("free_spent", {"top": top, "now": now})}, now=now)
+
+
+def next_free(engine: Engine) -> int | None:
+    """When the next job that waits for a rate can go, in stored time; None if none waits."""
+    rows = engine.run("next_free", {})
+    return rows[0][0] if rows else None
+
+
+def take_token(
+    engine: Engine, limiter: str, most: int, window_us: int, *, now: int | None = None
+) -> tuple[bool, int | None]:
+    """Start something under a rate by hand: (True, until when it counts), or (False, when the next may start)."""
+    rows = engine.run("take_token", {"limiter": limiter, "most": most, "window_us": window_us, "now": now})
+    granted, free_at = rows[-1]
+    return bool(granted), free_at
+
+
+def reset_rate(engine: Engine, limiter: str, *, now: int | None = None) -> set[str]:
+    """Forget the starts of a rate's last window; queues with ready jobs."""
+    engine.run("reset_rate", {"limiter": limiter})
+    return promote(engine, [limiter], now=now)
 
 
 def holds(engine: Engine, job: int) -> list[Hold]:

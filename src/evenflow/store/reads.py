@@ -87,6 +87,28 @@ def counts(engine: Engine) -> dict[str, dict[str, int]]:
     return found
 
 
+def in_flight(engine: Engine) -> dict[str, int]:
+    """Jobs claimed or running: queue -> how many."""
+    return dict(engine.run("count_in_flight", {}))
+
+
+def in_flight_ids(engine: Engine, queue: str | None = None, *, top: int = 10) -> list[int]:
+    """Some jobs that are claimed or running, of one queue or of all."""
+    return [job for (job,) in engine.run("some_in_flight", {"queue": queue, "top": top})]
+
+
+def ready_before(engine: Engine, job: int, *, top: int = 1000) -> int:
+    """How many ready jobs of its queue go before this one, counted up to `top`."""
+    count: int = engine.run("count_before", {"id": job, "top": top})[0][0]
+    return count
+
+
+def cluster_cap(engine: Engine) -> int | None:
+    """How many jobs may be in flight in the whole cluster; None is no cap."""
+    rows = engine.run("cluster_cap", {})
+    return rows[0][0] if rows else None
+
+
 def has_open(engine: Engine, queues: Sequence[str]) -> bool:
     """Whether these queues hold work that needs nobody's help to run: arriving, ready or in flight."""
     return bool(engine.run("any_open", {"queues": as_json(queues)})[0][0])

@@ -349,6 +349,7 @@ class Pump:
             "running": len(self._slots.running),
             "held": len(self._held),
             "concurrency": self._options.concurrency,
+            "queues": [*self._queues.exact, *self._queues.patterns],
             "circuit": self._outage.circuit(now),
         }
         if self._outage.last_opening is not None:
@@ -384,7 +385,7 @@ class Pump:
         leases.save_progress(
             self._store,
             self.worker,
-            [(job, epoch, _encode(said).decode()) for (job, epoch), said in reports.items()],
+            [(job, epoch, text) for (job, epoch), text in reports.items()],
         )
 
     def _return_when_due(self) -> None:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from evenflow.errors import DecodeError, ProcessExitError
 from evenflow.hooks import Hooks
 from evenflow.job import Claimed, End
@@ -24,6 +26,8 @@ from evenflow.worker.threads import Threads
 
 # After its timeout a coroutine is cancelled; one that does not let go by then is ended without its consent.
 UNWILLING_S = 2.0
+LONGEST_REPORT = 16_000
+_encode = msgspec.json.Encoder().encode
 
 
 class Slots:
@@ -45,7 +49,7 @@ class Slots:
         self.running: dict[int, Run] = {}
         self.ended: collections.deque[End] = collections.deque()
         self.wake_at = 1
-        self.reports: dict[tuple[int, int], dict[str, Any]] = {}
+        self.reports: dict[tuple[int, int], str] = {}
         self.stuck: dict[Run, float] = {}
         self._timed: dict[int, Run] = {}
 
@@ -197,7 +201,11 @@ class Slots:
             self._threads.allow_more(1)
 
     def _keep_report(self, job: int, epoch: int, said: dict[str, Any]) -> None:
-        self.reports[job, epoch] = said
+        # Encoded here, on the body's own thread: a report that cannot be stored is the body's error, not the pump's.
+        text = _encode(said).decode()
+        if len(text) > LONGEST_REPORT:
+            raise ValueError(f"expected a progress report of up to {LONGEST_REPORT} characters, got {len(text)}")
+        self.reports[job, epoch] = text
 
 
 def _unknown(job: Claimed) -> UnknownTask:

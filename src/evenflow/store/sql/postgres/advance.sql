@@ -8,7 +8,8 @@
 --   lock, updates by ctid. MATERIALIZED, because IN (SELECT .. LIMIT) may claim more than LIMIT.
 -- caps: a capped queue, or a capped cluster, gives nothing unless lock_caps came before in the same transaction: a count
 --   in the statement that waits for a lock would see the state before the wait. What ends here makes room here.
--- keys: what ends lets go of its keys, what is to be retried later lines up anew when it is due.
+-- keys: what ends lets go of its keys, what is to be retried later lines up anew when it is due. A start under a rate is
+--   charged by the claim, so a job that is given back under one lines up anew as well.
 -- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), moved (V of a band is now this
 --   turn: from here on everything enters behind it), claimed. V is moved by whoever finds its row free.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
@@ -35,8 +36,9 @@ archived as (
   from ended, clock where end_keep_us > 0
 ),
 returned as (
-  update evenflow.job j set state = e.state, worker = null, lease_until = null,
-    run_at = coalesce(e.run_at, j.run_at), attempt = j.attempt - e.refund, crashes = j.crashes + e.crashed,
+  update evenflow.job j set worker = null, lease_until = null,
+    state = case when j.limits like '%"window_us"%' then 'scheduled' else e.state end,
+    run_at = coalesce(e.run_at, case when j.limits like '%"window_us"%' then now else j.run_at end), attempt = j.attempt - e.refund, crashes = j.crashes + e.crashed,
     errors = case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']'
                   else left(j.errors, -1) || ',' || e.error || ']' end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
@@ -48,7 +50,7 @@ returned as (
 ),
 freed as (
   delete from evenflow.hold h using ended d where d.limits is not null and h.job_id = d.id
-  returning h.limiter
+  returning case when h.phase <> 3 then h.limiter end as limiter
 ),
 parked as (
   update evenflow.hold h set phase = 0, held_at = null from returned r
@@ -97,7 +99,16 @@ claimed as (
     worker = cast(:worker as bigint), started_at = now, lease_until = now + cast(:lease_us as bigint)
   from candidates c, clock where j.ctid = c.at
   returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
-    j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options
+    j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits
+),
+started as (
+  update evenflow.hold h set phase = 3 from claimed c
+  where c.limits like '%"window_us"%' and h.job_id = c.id and h.window_us is not null
+  returning h.limiter, h.window_us
+),
+spent as (
+  insert into evenflow.spent (limiter, free_at, starts)
+  select limiter, now + window_us, count(*) from started, clock group by limiter, now + window_us
 ),
 front as (
   select queue, priority, max(turn) as turn from claimed where cast(:moves_v as boolean) group by queue, priority
@@ -128,9 +139,10 @@ select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null,
 from ended d where d.awaited
 union all
 select 'freed', 0, 0, f.limiter, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
-from (select limiter from freed union select limiter from parked) f
+from (select limiter from freed union select limiter from parked) f where f.limiter is not null
 union all
 select 'moved', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null
 from (select * from first_round union all select * from next_round) m
 union all
-select 'claimed', c.* from claimed c;
+select 'claimed', c.id, c.epoch, c.queue, c.task, c.group_key, c.priority, c.turn, c.attempt, c.max_attempts, c.crashes,
+  c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options from claimed c;

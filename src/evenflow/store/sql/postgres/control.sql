@@ -78,10 +78,11 @@ back as (
   returning id
 ),
 held as (
-  insert into evenflow.hold (job_id, ordinal, limiter, most, keep_us, priority, turn)
-  select n.id, h.ordinal, h.limiter, h.most, h.keep_us, n.priority, 0
+  insert into evenflow.hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
+  select n.id, h.ordinal, h.limiter, h.most, h.keep_us, h.window_us, n.priority, 0
   from back join named n on n.id = back.id
-  cross join lateral jsonb_to_recordset(cast(n.limits as jsonb)) as h (ordinal smallint, limiter text, most integer, keep_us bigint)
+  cross join lateral jsonb_to_recordset(cast(n.limits as jsonb)) as h (
+    ordinal smallint, limiter text, most integer, keep_us bigint, window_us bigint)
   where n.limits is not null
 ),
 gone as (delete from evenflow.history h where h.id = any (array(select id from back)))

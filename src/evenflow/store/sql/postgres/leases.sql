@@ -80,7 +80,9 @@ archived as (
   from ended, clock where keep_us > 0
 ),
 returned as (
-  update evenflow.job j set state = 'ready', worker = null, lease_until = null, attempt = j.attempt - 1,
+  update evenflow.job j set worker = null, lease_until = null,
+    state = case when j.limits like '%"window_us"%' then 'scheduled' else 'ready' end,
+    run_at = case when j.limits like '%"window_us"%' then now else j.run_at end, attempt = j.attempt - 1,
     crashes = j.crashes + cast(o.was_running as integer),
     errors = case when not o.was_running then j.errors
                   when j.errors is null or length(j.errors) > 65536 then '[' || cast(:error as text) || ']'
@@ -88,7 +90,10 @@ returned as (
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
   from orphans o, clock where j.id = any (array(select id from orphans)) and j.id = o.id and o.fate = 'ready'
-  returning j.id, j.queue
+  returning j.id, j.queue, j.state, j.limits
+),
+parked as (
+  update evenflow.hold h set phase = 0, held_at = null from returned r where r.state = 'scheduled' and h.job_id = r.id
 )
 select id, fate as state, queue from ended union all select id, 'ready', queue from returned;
 
@@ -100,12 +105,20 @@ stale as materialized (
   select j.id from evenflow.job j
   where j.state = 'claimed' and j.lease_until <= (select now from clock)
   order by j.id + 0 limit cast(:top as integer) for no key update skip locked
+),
+returned as (
+  update evenflow.job j set worker = null, lease_until = null, attempt = j.attempt - 1,
+    state = case when j.limits like '%"window_us"%' then 'scheduled' else 'ready' end,
+    run_at = case when j.limits like '%"window_us"%' then now else j.run_at end,
+    turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
+                else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
+  from clock where j.id = any (array(select id from stale))
+  returning j.id, j.queue, j.state
+),
+parked as (
+  update evenflow.hold h set phase = 0, held_at = null from returned r where r.state = 'scheduled' and h.job_id = r.id
 )
-update evenflow.job j set state = 'ready', worker = null, lease_until = null, attempt = j.attempt - 1,
-  turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
-              else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
-from clock where j.id = any (array(select id from stale))
-returning j.id, j.queue;
+select id, queue from returned;
 
 -- name: lock_caps
 -- returns: name

@@ -2,9 +2,10 @@
 -- returns: job_id
 -- The keys of jobs that were inserted in this transaction. Plain inserts: no limiter row is touched, so nobody can wait
 -- for a caller who keeps his transaction open.
-insert into evenflow.hold (job_id, ordinal, limiter, most, keep_us, priority, turn)
-select j.id, h.ordinal, h.limiter, h.most, h.keep_us, j.priority, 0
-from jsonb_to_recordset(cast(:holds as jsonb)) as h (job_id bigint, ordinal smallint, limiter text, most integer, keep_us bigint)
+insert into evenflow.hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
+select j.id, h.ordinal, h.limiter, h.most, h.keep_us, h.window_us, j.priority, 0
+from jsonb_to_recordset(cast(:holds as jsonb)) as h (
+  job_id bigint, ordinal smallint, limiter text, most integer, keep_us bigint, window_us bigint)
 join evenflow.job j on j.id = h.job_id
 returning job_id;
 
@@ -12,7 +13,9 @@ returning job_id;
 -- returns: kind, name
 -- Gives the free places of these keys to the next jobs that wait: by priority, then turn. The limiter rows are locked
 -- first, in name order, and counted in a statement of its own: a count in the statement that waits for a lock would see
--- the state before the wait. The limit that counts is the one that the next job in line was enqueued with. kinds: queue (a job of it is ready now), limiter (a job moved on to its next key).
+-- the state before the wait. The limit that counts is the one that the next job in line was enqueued with. Under a rate
+-- the starts of the last window count like holders.
+-- kinds: queue (a job of it is ready now), limiter (a job moved on to its next key).
 insert into evenflow.limiter as l (name, most)
 select n.name, w.most from (select distinct value as name from jsonb_array_elements_text(cast(:limiters as jsonb))) n
 cross join lateral (
@@ -26,8 +29,9 @@ order by l.name for no key update;
 
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 room as materialized (
-  select l.name, l.most - (select count(*) from evenflow.hold h where h.limiter = l.name and h.phase = 2) as free
-  from evenflow.limiter l where l.name in (select value from jsonb_array_elements_text(cast(:limiters as jsonb)))
+  select l.name, l.most - (select count(*) from evenflow.hold h where h.limiter = l.name and h.phase = 2)
+    - (select coalesce(sum(s.starts), 0) from evenflow.spent s where s.limiter = l.name and s.free_at > now) as free
+  from clock, evenflow.limiter l where l.name in (select value from jsonb_array_elements_text(cast(:limiters as jsonb)))
 ),
 picked as materialized (
   select p.job_id, p.ordinal from room r
@@ -86,25 +90,71 @@ returning h.limiter;
 select l.name as limiter from evenflow.limiter l
 where exists (select from evenflow.hold h where h.limiter = l.name and h.phase = 1)
   and (select count(*) from evenflow.hold h where h.limiter = l.name and h.phase = 2) < l.most
+  and not exists (select from evenflow.spent s where s.limiter = l.name)
 limit cast(:top as integer);
 
 select distinct h.limiter from (select limiter from evenflow.hold where phase = 1 limit cast(:top as integer)) h
 where not exists (select from evenflow.limiter l where l.name = h.limiter);
 
+-- name: free_spent
+-- returns: limiter
+-- Starts whose window has passed: their keys have room again.
+delete from evenflow.spent s using (
+  select ctid as at from evenflow.spent where free_at <= coalesce(cast(:now as bigint), evenflow.now_us())
+  order by free_at limit cast(:top as integer) for update skip locked) past
+where s.ctid = past.at
+returning s.limiter;
+
+-- name: next_free
+-- mode: read
+-- returns: free_at
+-- When the next job that waits for a rate can go.
+select s.free_at from evenflow.spent s
+where exists (select from evenflow.hold h where h.limiter = s.limiter and h.phase = 1)
+order by s.free_at limit 1;
+
+-- name: take_token
+-- returns: granted, free_at
+-- A start under a rate by hand: granted where there is room, else the time of the next.
+insert into evenflow.limiter as l (name, most) values (cast(:limiter as text), cast(:most as integer))
+on conflict (name) do update set most = excluded.most;
+
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+used as materialized (
+  select coalesce(sum(s.starts), 0) + (select count(*) from evenflow.hold h where h.limiter = cast(:limiter as text) and h.phase = 2) as starts,
+    min(s.free_at) as free_at
+  from clock, evenflow.spent s where s.limiter = cast(:limiter as text) and s.free_at > now
+),
+taken as (
+  insert into evenflow.spent (limiter, free_at, starts)
+  select cast(:limiter as text), now + cast(:window_us as bigint), 1 from used, clock where used.starts < cast(:most as integer)
+  returning free_at
+)
+select exists (select from taken) as granted, coalesce((select t.free_at from taken t), used.free_at) as free_at from used;
+
+-- name: reset_rate
+-- returns: limiter
+delete from evenflow.spent s where s.limiter = cast(:limiter as text) returning s.limiter;
+
 -- name: forget_limiters
 -- returns: name
 delete from evenflow.limiter l using (
   select l.name from evenflow.limiter l where not exists (select from evenflow.hold h where h.limiter = l.name)
+    and not exists (select from evenflow.spent s where s.limiter = l.name)
   limit cast(:top as integer) for update skip locked) idle
 where l.name = idle.name
 returning l.name;
 
 -- name: list_limiters
 -- mode: read
--- returns: name, most, held, waiting
+-- returns: name, most, held, waiting, spent, free_at
 select l.name, l.most, (select count(*) from evenflow.hold h where h.limiter = l.name and h.phase = 2) as held,
-  (select count(*) from evenflow.hold h where h.limiter = l.name and h.phase = 1) as waiting
-from evenflow.limiter l order by l.name limit cast(:top as integer);
+  (select count(*) from evenflow.hold h where h.limiter = l.name and h.phase = 1) as waiting,
+  (select coalesce(sum(s.starts), 0) from evenflow.spent s where s.limiter = l.name and s.free_at > now) as spent,
+  (select min(s.free_at) from evenflow.spent s where s.limiter = l.name and s.free_at > now) as free_at
+from evenflow.limiter l, (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
+where cast(:prefix as text) is null or starts_with(l.name, cast(:prefix as text))
+order by l.name limit cast(:top as integer);
 
 -- name: holds_of
 -- mode: read

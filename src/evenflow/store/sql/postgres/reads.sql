@@ -124,3 +124,30 @@ select queue, priority, v from evenflow.round order by queue, priority;
 -- mode: read
 -- returns: queue, priority, group_key, tail
 select queue, priority, group_key, tail from evenflow.group_tail order by queue, priority, group_key;
+
+-- name: count_in_flight
+-- mode: read
+-- returns: queue, jobs
+-- What caps count: a walk over job_in_flight, so its cost is what runs, not what waits.
+select queue, count(*) as jobs from evenflow.job where state in ('claimed', 'running') group by queue order by queue;
+
+-- name: some_in_flight
+-- mode: read
+-- returns: id
+select id from evenflow.job where state in ('claimed', 'running') and (cast(:queue as text) is null or queue = cast(:queue as text))
+order by id limit cast(:top as integer);
+
+-- name: count_before
+-- mode: read
+-- returns: jobs
+-- How many ready jobs of the queue go first, counted up to `top`.
+select count(*) as jobs from (
+  select from evenflow.job j, evenflow.job me
+  where me.id = cast(:id as bigint) and j.queue = me.queue and j.state = 'ready'
+    and (j.priority, j.turn, j.id) < (me.priority, me.turn, me.id)
+  limit cast(:top as integer)) before;
+
+-- name: cluster_cap
+-- mode: read
+-- returns: cap
+select cap from evenflow.cluster where cap is not null;

@@ -39,7 +39,8 @@ returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, 
 update evenflow_hold set phase = 0, held_at = null where job_id in (
   select j.id from json_each(:ends) e
   cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
-  where e.value ->> 'state' = 'scheduled' and j.limits is not null)
+  where j.limits is not null
+    and (e.value ->> 'state' = 'scheduled' or (e.value ->> 'state' = 'ready' and j.limits like '%"window_us"%')))
 returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
   null as headers, null as options;
@@ -95,14 +96,27 @@ returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, 
   started_at, good_until, payload, signature, headers, options;
 
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
-update evenflow_job set state = e.state, worker = null, lease_until = null,
-  run_at = coalesce(e.run_at, evenflow_job.run_at), attempt = evenflow_job.attempt - e.refund, crashes = evenflow_job.crashes + e.crashed,
+update evenflow_job set worker = null, lease_until = null,
+  state = case when evenflow_job.limits like '%"window_us"%' then 'scheduled' else e.state end,
+  run_at = coalesce(e.run_at, case when evenflow_job.limits like '%"window_us"%' then :now else evenflow_job.run_at end), attempt = evenflow_job.attempt - e.refund, crashes = evenflow_job.crashes + e.crashed,
   errors = case when e.error is null then evenflow_job.errors when evenflow_job.errors is null or length(evenflow_job.errors) > 65536 then '[' || e.error || ']' else substr(evenflow_job.errors, 1, length(evenflow_job.errors) - 1) || ',' || e.error || ']' end,
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 where evenflow_job.id = e.id and evenflow_job.epoch = e.epoch and evenflow_job.worker = :worker and e.state in ('ready', 'scheduled');
+
+insert into evenflow_spent (limiter, free_at, starts)
+select h.limiter, :now + h.window_us, count(*) from evenflow_job j
+cross join evenflow_hold h on h.job_id = j.id and h.window_us is not null
+where j.state in ('claimed', 'running') and j.queue in (select value ->> 'queue' from json_each(:wants))
+  and j.worker = :worker and j.started_at = :now and j.limits like '%"window_us"%' and h.phase = 2
+group by h.limiter, h.window_us;
+
+update evenflow_hold set phase = 3 where window_us is not null and phase = 2 and job_id in (
+  select j.id from evenflow_job j
+  where j.state in ('claimed', 'running') and j.queue in (select value ->> 'queue' from json_each(:wants))
+    and j.worker = :worker and j.started_at = :now and j.limits like '%"window_us"%');
 
 insert into evenflow_round as r (queue, priority, v)
 select queue, priority, max(turn) from evenflow_job

@@ -44,8 +44,8 @@ where h.id in (select value from json_each(:ids)) and h.state in ('failed', 'qua
 order by h.id
 on conflict do nothing;
 
-insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, priority, turn)
-select j.id, l.value ->> 'ordinal', l.value ->> 'limiter', l.value ->> 'most', l.value ->> 'keep_us', j.priority, 0
+insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
+select j.id, l.value ->> 'ordinal', l.value ->> 'limiter', l.value ->> 'most', l.value ->> 'keep_us', l.value ->> 'window_us', j.priority, 0
 from json_each(:ids) n
 cross join evenflow_history h on h.id = n.value
 cross join evenflow_job j on j.id = h.id

@@ -1,7 +1,7 @@
 -- name: add_holds
 -- returns: job_id
-insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, priority, turn)
-select j.id, h.value ->> 'ordinal', h.value ->> 'limiter', h.value ->> 'most', h.value ->> 'keep_us', j.priority, 0
+insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
+select j.id, h.value ->> 'ordinal', h.value ->> 'limiter', h.value ->> 'most', h.value ->> 'keep_us', h.value ->> 'window_us', j.priority, 0
 from json_each(:holds) h cross join evenflow_job j on j.id = h.value ->> 'job_id'
 where true
 returning job_id;
@@ -26,7 +26,8 @@ where (job_id, ordinal) in (
       select h.job_id, h.ordinal from evenflow_hold h
       where h.limiter = l.name and h.phase = 1 order by h.priority, h.turn, h.job_id limit :top))) w
   where l.name in (select value from json_each(:limiters))
-    and w.key < l.most - (select count(*) from evenflow_hold o where o.limiter = l.name and o.phase = 2));
+    and w.key < l.most - (select count(*) from evenflow_hold o where o.limiter = l.name and o.phase = 2)
+      - (select coalesce(sum(s.starts), 0) from evenflow_spent s where s.limiter = l.name and s.free_at > :now));
 
 update evenflow_hold set phase = 1
 where (job_id, ordinal) in (select h.job_id, h.ordinal + 1 from evenflow_hold h where h.limiter in (select value from json_each(:limiters)) and h.phase = 2 and h.held_at = -1)
@@ -63,23 +64,57 @@ returning limiter;
 select l.name as limiter from evenflow_limiter l
 where exists (select 1 from evenflow_hold h where h.limiter = l.name and h.phase = 1)
   and (select count(*) from evenflow_hold h where h.limiter = l.name and h.phase = 2) < l.most
+  and not exists (select 1 from evenflow_spent s where s.limiter = l.name)
 limit :top;
 
 select distinct h.limiter from (select limiter from evenflow_hold where phase = 1 limit :top) h
 where not exists (select 1 from evenflow_limiter l where l.name = h.limiter);
 
+-- name: free_spent
+-- returns: limiter
+delete from evenflow_spent where rowid in (select rowid from evenflow_spent where free_at <= :now order by free_at limit :top)
+returning limiter;
+
+-- name: next_free
+-- mode: read
+-- returns: free_at
+select s.free_at from evenflow_spent s
+where exists (select 1 from evenflow_hold h where h.limiter = s.limiter and h.phase = 1)
+order by s.free_at limit 1;
+
+-- name: take_token
+-- returns: granted, free_at
+insert into evenflow_limiter as l (name, most) values (:limiter, :most) on conflict (name) do update set most = excluded.most;
+
+insert into evenflow_spent (limiter, free_at, starts)
+select :limiter, -1, 1 where :most > (select coalesce(sum(s.starts), 0) from evenflow_spent s where s.limiter = :limiter and s.free_at > :now)
+  + (select count(*) from evenflow_hold h where h.limiter = :limiter and h.phase = 2);
+
+select exists (select 1 from evenflow_spent s where s.limiter = :limiter and s.free_at = -1) as granted,
+  case when exists (select 1 from evenflow_spent s where s.limiter = :limiter and s.free_at = -1) then :now + :window_us
+    else (select min(s.free_at) from evenflow_spent s where s.limiter = :limiter and s.free_at > :now) end as free_at;
+
+update evenflow_spent set free_at = :now + :window_us where limiter = :limiter and free_at = -1;
+
+-- name: reset_rate
+-- returns: limiter
+delete from evenflow_spent where limiter = :limiter returning limiter;
+
 -- name: forget_limiters
 -- returns: name
 delete from evenflow_limiter where name in (
-  select l.name from evenflow_limiter l where not exists (select 1 from evenflow_hold h where h.limiter = l.name) limit :top)
+  select l.name from evenflow_limiter l where not exists (select 1 from evenflow_hold h where h.limiter = l.name)
+    and not exists (select 1 from evenflow_spent s where s.limiter = l.name) limit :top)
 returning name;
 
 -- name: list_limiters
 -- mode: read
--- returns: name, most, held, waiting
+-- returns: name, most, held, waiting, spent, free_at
 select l.name, l.most, (select count(*) from evenflow_hold h where h.limiter = l.name and h.phase = 2) as held,
-  (select count(*) from evenflow_hold h where h.limiter = l.name and h.phase = 1) as waiting
-from evenflow_limiter l order by l.name limit :top;
+  (select count(*) from evenflow_hold h where h.limiter = l.name and h.phase = 1) as waiting,
+  (select coalesce(sum(s.starts), 0) from evenflow_spent s where s.limiter = l.name and s.free_at > :now) as spent,
+  (select min(s.free_at) from evenflow_spent s where s.limiter = l.name and s.free_at > :now) as free_at
+from evenflow_limiter l where :prefix is null or substr(l.name, 1, length(:prefix)) = :prefix order by l.name limit :top;
 
 -- name: holds_of
 -- mode: read

@@ -115,3 +115,26 @@ select queue, priority, v from evenflow_round order by queue, priority;
 -- mode: read
 -- returns: queue, priority, group_key, tail
 select queue, priority, group_key, tail from evenflow_group_tail order by queue, priority, group_key;
+
+-- name: count_in_flight
+-- mode: read
+-- returns: queue, jobs
+select queue, count(*) as jobs from evenflow_job where state in ('claimed', 'running') group by queue order by queue;
+
+-- name: some_in_flight
+-- mode: read
+-- returns: id
+select id from evenflow_job where state in ('claimed', 'running') and (:queue is null or queue = :queue) order by id limit :top;
+
+-- name: count_before
+-- mode: read
+-- returns: jobs
+select count(*) as jobs from (
+  select 1 from evenflow_job me cross join evenflow_job j on j.queue = me.queue and j.state = 'ready'
+    and (j.priority, j.turn, j.id) < (me.priority, me.turn, me.id)
+  where me.id = :id limit :top);
+
+-- name: cluster_cap
+-- mode: read
+-- returns: cap
+select cap from evenflow_cluster where cap is not null;
