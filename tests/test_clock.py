@@ -21,7 +21,9 @@ def test_a_moment_survives_storage_to_the_microsecond(moment: datetime) -> None:
     assert from_us(to_us(moment)) == moment
 
 
-@given(st.datetimes(timezones=st.just(UTC)).filter(lambda moment: 2 < moment.year < 9998), st.integers(-14, 14))
+@given(
+    st.datetimes(timezones=st.just(UTC)).filter(lambda moment: 2 < moment.year < 9998), st.integers(-14, 14)
+)
 def test_a_moment_is_the_same_in_every_zone(moment: datetime, hours: int) -> None:
     local = moment.astimezone(timezone(timedelta(hours=hours)))
     assert to_us(local) == to_us(local.astimezone(UTC))

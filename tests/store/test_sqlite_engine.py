@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from evenflow.errors import StoreError, StoreRefused, StoreUnavailable
 from evenflow.ids import IdSource
 from evenflow.store import filesystem
 from evenflow.store import sqlite as module
-from evenflow.store.engine import drive
-from evenflow.store.enqueue import enqueue_steps
+from evenflow.store.engine import Steps, drive
+from evenflow.store.enqueue import Enqueued, enqueue_steps
 from evenflow.store.migrate import migrate
 from evenflow.store.reads import counts, now_us
 from evenflow.store.sqlite import SqliteEngine
@@ -221,11 +222,8 @@ def test_children_forked_amid_the_writes_of_other_threads_can_write(sqlite_store
         writer.start()
     try:
         for number in range(20):
-            job = new_job(queue="child", payload=f"[{number}]")
-            assert (
-                in_fork(lambda job=job: str(len(drive(sqlite_store, enqueue_steps([job], IdSource())))))
-                == "1"
-            )  # type: ignore[misc]
+            steps = enqueue_steps([new_job(queue="child", payload=f"[{number}]")], IdSource())
+            assert in_fork(partial(_count_enqueued, sqlite_store, steps)) == "1"
     finally:
         ends.set()
         for writer in writers:
@@ -262,6 +260,10 @@ def test_an_engine_that_nobody_uses_is_let_go(folder: Path) -> None:
     assert gone() is None
 
 
+def _count_enqueued(engine: SqliteEngine, steps: Steps[list[Enqueued]]) -> str:
+    return str(len(drive(engine, steps)))
+
+
 def message(act: Callable[[], object]) -> str:
     with pytest.raises(StoreRefused) as refusal:
         act()
@@ -278,12 +280,10 @@ def test_a_folder_that_does_not_exist_is_named(folder: Path) -> None:
 def test_a_folder_in_place_of_the_file_is_named(folder: Path) -> None:
     (folder / "jobs").mkdir()
     (folder / "link").symlink_to(folder / "jobs")
-    for name in ("jobs", "link"):
-        engine = SqliteEngine(str(folder / name))
-        assert (
-            message(lambda: counts(engine))
-            == f"SQLite: '{folder}/{name}' is a folder; give the path of a file"
-        )
+    told = [message(lambda path=folder / name: counts(SqliteEngine(str(path)))) for name in ("jobs", "link")]  # type: ignore[misc]
+    assert told == [
+        f"SQLite: '{folder}/{name}' is a folder; give the path of a file" for name in ("jobs", "link")
+    ]
 
 
 def test_a_file_that_is_no_database_is_refused(folder: Path) -> None:

@@ -1,0 +1,135 @@
+"""Rates in the store: in no window of its length do more than the limit start, and places come back by time alone."""
+
+from typing import Any
+
+from evenflow.job import Limit, NewJob
+from evenflow.settings import Retention
+from evenflow.store import control, limits
+from tests.store.scene import ALICE, SECOND, Scene, new_job
+from tests.store.test_limits import KEPT, enqueue, pass_on
+
+
+def rated(name: str = "r", *, most: int = 2, window_us: int = SECOND, **fields: Any) -> NewJob:
+    return new_job(limits=(Limit(name, most, KEPT, window_us),), **fields)
+
+
+def free(scene: Scene) -> set[str]:
+    return limits.free_spent(scene.engine, now=scene.now)
+
+
+def usage(scene: Scene, name: str = "r") -> tuple[int, int, int]:
+    (row,) = limits.limiters(scene.engine, prefix=name, now=scene.now)
+    return row.held, row.spent, row.waiting
+
+
+def test_no_more_than_the_limit_is_ready_at_once(scene: Scene) -> None:
+    enqueue(scene, *[rated() for _ in range(5)])
+    assert len(scene.claim()) == 2
+    assert usage(scene) == (0, 2, 3)
+
+
+def test_the_end_of_a_job_makes_no_room_but_the_end_of_its_window_does(scene: Scene) -> None:
+    enqueue(scene, *[rated() for _ in range(3)])
+    jobs = scene.claim()
+    for job in jobs:
+        pass_on(scene, scene.finish(job).freed)
+    assert scene.claim() == []
+    scene.now += SECOND - 1
+    assert free(scene) == set()
+    assert scene.claim() == []
+    scene.now += 1
+    assert free(scene) == {"default"}
+    assert len(scene.claim()) == 1
+
+
+def test_a_place_counts_from_the_start_and_not_from_the_promotion(scene: Scene) -> None:
+    enqueue(scene, *[rated() for _ in range(4)])
+    scene.now += 10 * SECOND  # the ready ones were not started for long
+    free(scene)
+    assert len(scene.claim()) == 2
+    free(scene)
+    assert scene.claim() == []
+
+
+def test_a_job_that_is_given_back_is_charged_again_when_it_starts_again(scene: Scene) -> None:
+    (first,) = enqueue(scene, rated(most=1))
+    (job,) = scene.claim()
+    scene.finish(job, "ready", refund=1)
+    scene.admit()
+    assert scene.states()[first] == "blocked"
+    scene.now += SECOND
+    free(scene)
+    assert scene.claim_ids() == [first]
+
+
+def test_a_rescued_job_is_charged_again(scene: Scene) -> None:
+    scene.register(ALICE)
+    (first,) = enqueue(scene, rated(most=1))
+    scene.claim(worker=ALICE)
+    scene.bury(ALICE)
+    scene.rescue()
+    scene.admit()
+    assert scene.states()[first] == "blocked"
+
+
+def test_several_windows_hold_together(scene: Scene) -> None:
+    both = (Limit("a", 2, KEPT, SECOND), Limit("b", 3, KEPT, 10 * SECOND))
+    enqueue(scene, *[new_job(limits=both) for _ in range(6)])
+    assert len(scene.claim()) == 2
+    scene.now += SECOND
+    free(scene)
+    assert len(scene.claim()) == 1
+    scene.now += SECOND
+    free(scene)
+    assert scene.claim() == []
+    scene.now += 8 * SECOND
+    free(scene)
+    assert len(scene.claim()) == 2
+
+
+def test_a_closed_rate_does_not_hold_back_others(scene: Scene) -> None:
+    enqueue(scene, *[rated("one", most=1) for _ in range(5)])
+    (other,) = enqueue(scene, rated("two", most=1))
+    assert other in scene.claim_ids()
+
+
+def test_the_store_tells_when_the_next_waiting_job_can_go(scene: Scene) -> None:
+    assert limits.next_free(scene.engine) is None
+    enqueue(scene, *[rated(most=1) for _ in range(2)])
+    scene.claim()
+    assert limits.next_free(scene.engine) == scene.now + SECOND
+
+
+def test_a_reset_makes_room_at_once(scene: Scene) -> None:
+    enqueue(scene, *[rated(most=1) for _ in range(2)])
+    scene.claim()
+    assert limits.reset_rate(scene.engine, "r", now=scene.now) == {"default"}
+    assert len(scene.claim()) == 1
+
+
+def test_tokens_by_hand_share_the_window(scene: Scene) -> None:
+    def take() -> tuple[bool, int | None]:
+        return limits.take_token(scene.engine, "api", 2, SECOND, now=scene.now)
+
+    assert take() == (True, scene.now + SECOND)
+    assert take() == (True, scene.now + SECOND)
+    assert take() == (False, scene.now + SECOND)
+    scene.now += SECOND
+    assert take() == (True, scene.now + SECOND)
+
+
+def test_cancelling_a_waiting_job_uses_nothing_up(scene: Scene) -> None:
+    _, second = enqueue(scene, rated(most=1), rated(most=1))
+    control.withdraw(scene.engine, [second], "cancelled", Retention(), now=scene.now)
+    assert usage(scene) == (1, 0, 0)
+
+
+def test_no_sliding_window_holds_more_starts_than_the_limit(scene: Scene) -> None:
+    enqueue(scene, *[rated(most=3, window_us=SECOND) for _ in range(40)])
+    starts: list[int] = []
+    for step in range(400):
+        scene.now += 37_000 + 11_000 * (step % 5)
+        free(scene)
+        starts += [scene.now] * len(scene.claim(1 + step % 4))
+    assert len(starts) == 40
+    assert all(sum(start <= other < start + SECOND for other in starts) <= 3 for start in starts)
