@@ -6,6 +6,22 @@ from datetime import datetime
 from typing import Any
 
 Report = Callable[[Mapping[str, Any]], None]
+Say = Callable[[str, str], None]
+
+
+class JobLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of a run: goes where the logger `evenflow.task` goes, and is kept with the job from level INFO up."""
+
+    def __init__(self, extra: Mapping[str, object], say: Say | None) -> None:
+        super().__init__(logging.getLogger("evenflow.task"), extra)
+        self._say = say
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a line, as any logger does."""
+        super().log(level, msg, *args, **kwargs)
+        if self._say is not None and level >= logging.INFO:
+            text = str(msg)
+            self._say(logging.getLevelName(level), text % args if args else text)
 
 
 class Context:
@@ -45,6 +61,7 @@ class Context:
         group: str | None = None,
         deadline: datetime | None = None,
         report: Report | None = None,
+        say: Say | None = None,
     ) -> None:
         self.job_id = job_id
         self.task = task
@@ -53,10 +70,7 @@ class Context:
         self.queue = queue
         self.group = group
         self.deadline = deadline
-        self.log = logging.LoggerAdapter(
-            logging.getLogger("evenflow.task"),
-            {"job_id": job_id, "task": task, "attempt": attempt, "queue": queue},
-        )
+        self.log = JobLog({"job_id": job_id, "task": task, "attempt": attempt, "queue": queue}, say)
         self._cancel_why: str | None = None
         self._report = report
 

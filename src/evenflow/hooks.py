@@ -18,16 +18,22 @@ class Hooks:
     def __init__(self) -> None:
         self._start: list[Hook] = []
         self._stop: list[Hook] = []
+        self._child_start: list[Hook] = []
         self._around: list[Callable[[Context], AbstractContextManager[None]]] = []
 
     def on_worker_start(self, hook: H) -> H:
-        """Call this in every worker process before its first claim. An error keeps the process from serving."""
+        """Call this in every process that runs bodies, before its first one. An error keeps the process from serving."""
         self._start.append(hook)
         return hook
 
     def on_worker_stop(self, hook: H) -> H:
         """Call this in every worker process after its last job has ended."""
         self._stop.append(hook)
+        return hook
+
+    def on_child_start(self, hook: H) -> H:
+        """Call this in every process that runs isolated bodies (`run_in="process"`), before its first one."""
+        self._child_start.append(hook)
         return hook
 
     def around_run(self, around: A) -> A:
@@ -43,6 +49,10 @@ class Hooks:
 
     def worker_start(self) -> None:
         for hook in self._start:
+            hook()
+
+    def child_start(self) -> None:
+        for hook in self._child_start:
             hook()
 
     def worker_stop(self) -> None:

@@ -27,7 +27,12 @@ def is_open(row: dict[str, str]) -> bool:
 def named_in(path: str) -> set[str]:
     """The tests of a file: `test_x`, or `TestY::test_x`."""
     body = ast.parse((ROOT / path).read_text()).body
-    found = {f"{each.name}::{test}" for each in body if isinstance(each, ast.ClassDef) for test in _functions(each.body)}
+    found = {
+        f"{each.name}::{test}"
+        for each in body
+        if isinstance(each, ast.ClassDef)
+        for test in _functions(each.body)
+    }
     return {name for name in found | _functions(body) if name.split("::")[-1].startswith("test_")}
 
 
@@ -52,7 +57,9 @@ def test_every_line_names_tests_or_says_why_it_is_open() -> None:
 def test_every_test_that_is_named_exists() -> None:
     named = {(row["number"], path, name) for row in rows() for path, name in _TEST.findall(row["proof"])}
     assert named
-    missing = [each for each in sorted(named) if not (ROOT / each[1]).is_file() or each[2] not in named_in(each[1])]
+    missing = [
+        each for each in sorted(named) if not (ROOT / each[1]).is_file() or each[2] not in named_in(each[1])
+    ]
     assert missing == []
 
 

@@ -37,7 +37,7 @@ from evenflow.store.upkeep import forget_idle_groups, prune
 from tests.store.scene import ALICE, BOB, SECOND, START, Columns, Scene, end_of, rows_of
 
 IS_LONG = os.environ.get("EVENFLOW_HYPOTHESIS") == "long"
-EXAMPLES, STEPS = (1500, 60) if IS_LONG else (120, 40)
+EXAMPLES, STEPS = (1000, 60) if IS_LONG else (60, 40)
 TABLES = (
     "job", "history", "round", "group_tail", "band", "queue", "group_weight", "group_cost", "worker",
 )  # fmt: skip

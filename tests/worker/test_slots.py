@@ -263,7 +263,7 @@ def test_functions_that_block_stall_neither_the_loop_nor_the_heart(make_app: Any
         while not gate.is_set():
             sum(range(1000))
 
-    jobs = [app.task(name="block")(lambda: gate.wait(60)).enqueue() for _ in range(4)]
+    jobs = app.task(name="block")(lambda: gate.wait(60)).enqueue_many([()] * 4)
     jobs += [app.task(name="busy")(busy).enqueue(), app.task(name="measure")(measure).enqueue()]
     with serving(app):
         for each in jobs:

@@ -12,6 +12,7 @@ import click
 
 from evenflow.app import Evenflow
 from evenflow.errors import ConfigError
+from evenflow.worker.health import serve_health
 from evenflow.worker.loading import load_object
 from evenflow.worker.logs import LEVELS, configure_logging
 from evenflow.worker.orders import Orders
@@ -103,6 +104,12 @@ class Ceilings:
     help="Replace a process after S seconds.",
 )
 @click.option("--no-services", is_flag=True, help="Only run jobs: no dispatcher, rescuer or pruner here.")
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65_535),
+    metavar="P",
+    help="Answer /healthz and /readyz on 127.0.0.1:P.",
+)
 @click.option("--pidfile", type=click.Path(path_type=Path), help="Write the supervisor's process id here.")
 @click.option(
     "--loglevel", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True
@@ -110,7 +117,8 @@ class Ceilings:
 def worker(
     locator: str, queues: str | None, processes: int | None, concurrency: int, max_claim_batch: int,
     max_claim_per_worker: int, shutdown_timeout: float, coalesce_notifies: int, max_jobs_per_process: int,
-    max_memory_mb: int, max_age: float, no_services: bool, pidfile: Path | None, loglevel: str,
+    max_memory_mb: int, max_age: float, no_services: bool, health_port: int | None, pidfile: Path | None,
+    loglevel: str,
 ) -> None:  # fmt: skip
     """Run the jobs of an app: a supervisor with worker processes and the services.
 
@@ -169,7 +177,9 @@ def worker(
             services=not no_services,
             shutdown_timeout_s=shutdown_timeout,
         )
-        sys.exit(supervisor.run())
+        with serve_health(health_port, supervisor.health):
+            code = supervisor.run()
+        sys.exit(code)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from evenflow.codec import CallSignature, decode_call, decode_result
 from evenflow.errors import JobCancelled, JobEnded, JobExpired, JobFailed
 from evenflow.ids import id_text
 from evenflow.job import JobError, JobRecord, State
+from evenflow.store.logs import LogLine
 
 if TYPE_CHECKING:
     from evenflow.client.results import Results
@@ -133,6 +134,10 @@ class Job(Generic[T_co]):
             msgspec.json.decode(self._record.progress) if self._record.progress else None
         )
         return found
+
+    def logs(self) -> list[LogLine]:
+        """What the body said with `ctx.log`, oldest first: lines with at, attempt, level, line."""
+        return self._results.logs(self._record.id)
 
     def refresh(self) -> "Job[T_co]":
         """Read the job again, in place. `JobNotFound` if it ended and nothing was kept."""

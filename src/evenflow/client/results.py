@@ -12,7 +12,8 @@ from evenflow.errors import JobNotFound, ResultTimeout, StoreError, StoreUnavail
 from evenflow.ids import id_text
 from evenflow.job import JobRecord
 from evenflow.settings import Retention
-from evenflow.store import control, reads
+from evenflow.store import control, logs, reads
+from evenflow.store.logs import LogLine
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Signals, Waker, watch_signals
 
@@ -48,6 +49,10 @@ class Results:
                 f"no job {id_text(job)}: it was never committed, kept no result, or its retention has passed"
             )
         return found[job]
+
+    def logs(self, job: int) -> list[LogLine]:
+        self._ready()
+        return logs.of(self._engine, job)
 
     def cancel(self, job: int, reason: str) -> bool:
         self._ready()

@@ -23,6 +23,7 @@ current_run: contextvars.ContextVar["Run | None"] = contextvars.ContextVar("even
 """The run that this code belongs to, for log filters and code far below a body."""
 
 Report = Callable[[int, int, dict[str, Any]], None]
+Say = Callable[[Claimed, str, str], None]
 
 
 class Run:
@@ -60,7 +61,10 @@ class Run:
 class Caller:
     """Calls bodies. Checks signature and expiry, decodes the arguments, gives them their context and surroundings."""
 
-    def __init__(self, *, keys: KeyRing | None, require_signed: bool, hooks: Hooks, report: Report) -> None:
+    def __init__(
+        self, *, keys: KeyRing | None, require_signed: bool, hooks: Hooks, report: Report, say: Say
+    ) -> None:
+        self._say = say
         self._keys = keys
         self._require_signed = require_signed
         self._hooks = hooks
@@ -134,6 +138,7 @@ class Caller:
             job_id=id_text(job.id), task=job.task, attempt=job.attempt, fence=job.epoch, queue=job.queue, group=job.group,
             deadline=None if timeout is None else from_us(run.now()) + timedelta(seconds=timeout),
             report=lambda said: self._report(job.id, job.epoch, dict(said)),
+            say=lambda level, line: self._say(job, level, line),
         )  # fmt: skip
 
     def _surrounded(self, run: Run) -> AbstractContextManager[None]:

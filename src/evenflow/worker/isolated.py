@@ -35,6 +35,7 @@ def main(descriptor: int) -> None:
     apps: list[Client] = load_apps(first.locator, Client, paths=first.path or [])
     for app in apps:
         app.hooks.worker_start()
+        app.hooks.child_start()
     while True:
         job = messages.get().job
         assert job is not None
@@ -63,8 +64,13 @@ def _run(job: Claimed, apps: list[Client], channel: Channel) -> End:
     def report(_job: int, _epoch: int, said: dict[str, Any]) -> None:
         channel.send(Message(progress=said))
 
+    def say(_job: Claimed, level: str, line: str) -> None:
+        channel.send(Message(log=(level, line)))
+
     keys = KeyRing.build(app.settings.signing_keys) if app.settings.signing_keys else None
-    caller = Caller(keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report)
+    caller = Caller(
+        keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report, say=say
+    )
     channel.send(Message(has_begun=True))
     if entry.is_async:
         return asyncio.run(caller.run_coroutine(run, entry))

@@ -65,7 +65,9 @@ def raised(job: Claimed, error: BaseException, rules: Rules, now: int, random: f
         case Snooze():
             return _back(job, now, error.delay_us, refund=1)
         case Cancel():
-            return _final(job, "cancelled", JobError(Code.TASK_CANCELLED, _text(error.reason)), rules, now)
+            return _final(
+                job, "cancelled", JobError(Code.TASK_CANCELLED, storable_text(error.reason)), rules, now
+            )
         case CancelledByWish():
             return _final(job, "cancelled", JobError(Code.TASK_CANCELLED, _said(error)), rules, now)
         case Expired():
@@ -100,8 +102,8 @@ def describe(error: BaseException) -> JobError:
     """An exception as it is stored: texts only, cut to size, without local variables."""
     match error:
         case Fail():
-            code = _text(error.code, LONGEST_CODE)
-            return JobError(code, _text(str(error.message or code)), "Fail", None, _plain(error.data))
+            code = storable_text(error.code, LONGEST_CODE)
+            return JobError(code, storable_text(str(error.message or code)), "Fail", None, _plain(error.data))
         case TimedOut():
             return JobError(Code.TASK_TIMEOUT, _said(error))
         case UnknownTask():
@@ -147,24 +149,24 @@ def _stored(job: Claimed, error: JobError, now: int) -> str:
 def _class_name(error: BaseException) -> str:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return _text(name, LONGEST_CODE)
+    return storable_text(name, LONGEST_CODE)
 
 
 def _trace(error: BaseException) -> str:
     shown = error.__traceback__.tb_next if error.__traceback__ else None  # without the worker's own frame
-    text = _text("".join(traceback.format_exception(type(error), error, shown)), limit=None)
+    text = storable_text("".join(traceback.format_exception(type(error), error, shown)), limit=None)
     return text if len(text) <= LONGEST_TRACEBACK else "…" + text[-LONGEST_TRACEBACK:]
 
 
 def _said(error: BaseException) -> str:
     """The exception's own text. A class whose text cannot be had must not keep its job from ending."""
     try:
-        return _text(str(error))
+        return storable_text(str(error))
     except Exception as second:
         return f"(the text of this error cannot be read: {type(second).__name__})"
 
 
-def _text(text: str, limit: int | None = LONGEST_MESSAGE) -> str:
+def storable_text(text: str, limit: int | None = LONGEST_MESSAGE) -> str:
     """Text that every database stores: no NUL, no lone surrogates."""
     clean = text.replace("\0", "\\0").encode("utf-8", "replace").decode()
     return clean if limit is None or len(clean) <= limit else clean[:limit] + "…"
@@ -174,6 +176,8 @@ def _plain(data: Any) -> Any:
     """Data of a Fail as JSON can carry it; what it cannot is shown as text."""
     try:
         encoded = _encode(msgspec.to_builtins(data, enc_hook=repr))
-        return msgspec.json.decode(encoded) if len(encoded) <= LONGEST_DATA else _text(encoded.decode())
+        return (
+            msgspec.json.decode(encoded) if len(encoded) <= LONGEST_DATA else storable_text(encoded.decode())
+        )
     except Exception:
-        return _text(object.__repr__(data))
+        return storable_text(object.__repr__(data))

@@ -16,7 +16,7 @@ import msgspec
 from evenflow.errors import ProcessExitError
 from evenflow.job import Claimed, End
 from evenflow.store.signals import readable
-from evenflow.worker.calling import Report, Run, timed_out
+from evenflow.worker.calling import Report, Run, Say, timed_out
 from evenflow.worker.outcome import CancelledByWish
 from evenflow.worker.registry import Entry
 
@@ -32,6 +32,7 @@ class Message(msgspec.Struct, frozen=True):
     has_begun: bool = False
     end: End | None = None
     progress: dict[str, object] | None = None
+    log: tuple[str, str] | None = None
     locator: str | None = None
     path: list[str] | None = None
 
@@ -39,9 +40,10 @@ class Message(msgspec.Struct, frozen=True):
 class Processes:
     """A pool of isolated processes, grown as needed and used again. One thread of the worker waits for each busy one."""
 
-    def __init__(self, locator: str | None, report: Report) -> None:
+    def __init__(self, locator: str | None, report: Report, say: Say) -> None:
         self._locator = locator
         self._report = report
+        self._say = say
         self._lock = threading.Lock()
         self._idle: list[Process] = []
         self._busy: set[Process] = set()
@@ -96,6 +98,8 @@ class Processes:
                 ends_at = None if entry.timeout_s is None else time.monotonic() + entry.timeout_s
             if message is not None and message.progress is not None:
                 self._report(run.job.id, run.job.epoch, dict(message.progress))
+            if message is not None and message.log is not None:
+                self._say(run.job, *message.log)
             if run.cancel_why is not None:
                 raise CancelledByWish(run.cancel_why)
             if run.is_over:

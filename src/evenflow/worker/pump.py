@@ -20,7 +20,7 @@ from evenflow.errors import StoreUnavailable
 from evenflow.ids import id_text
 from evenflow.job import Claimed, End
 from evenflow.settings import Settings
-from evenflow.store import control, leases, limits, reads
+from evenflow.store import control, leases, limits, logs, reads
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
@@ -160,7 +160,7 @@ class Pump:
             self._learn_names(now)
         if self._stop is not Stop.NO:
             self._return_when_due()
-        if self._slots.reports and now >= self._progress_at:
+        if (self._slots.reports or self._slots.lines) and now >= self._progress_at:
             self._save_progress(now)
         self._replace_if_needed()
         self._take_ends()
@@ -307,7 +307,7 @@ class Pump:
             at.append(now + STUCK_GRACE_S / 4)
         if self._stop is not Stop.NO:
             at.append(now + 0.05)
-        if self._slots.reports:
+        if self._slots.reports or self._slots.lines:
             at.append(self._progress_at)
         if self._options.until_empty and not self._slots.running:
             at.append(now + UNTIL_EMPTY_S)
@@ -382,11 +382,21 @@ class Pump:
     def _save_progress(self, now: float) -> None:
         reports, self._slots.reports = self._slots.reports, {}
         self._progress_at = now + PROGRESS_EVERY_S
+        if self._slots.lines:
+            self._save_lines()
         leases.save_progress(
             self._store,
             self.worker,
             [(job, epoch, text) for (job, epoch), text in reports.items()],
         )
+
+    def _save_lines(self) -> None:
+        lines = [self._slots.lines.popleft() for _ in range(len(self._slots.lines))]
+        try:
+            logs.add(self._store, lines, self._settings.retention)
+        except StoreUnavailable:
+            self._slots.lines.extendleft(reversed(lines))
+            raise
 
     def _return_when_due(self) -> None:
         if self._slots.running and (self._stop is Stop.AT_ONCE or self._is_late()):

@@ -6,6 +6,7 @@ pump is woken when enough have gathered.
 
 import asyncio
 import collections
+import itertools
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -13,19 +14,23 @@ from typing import Any
 
 import msgspec
 
+from evenflow.clock import wall_us
 from evenflow.errors import DecodeError, ProcessExitError
 from evenflow.hooks import Hooks
 from evenflow.job import Claimed, End
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
+from evenflow.store.logs import NewLine
 from evenflow.worker.calling import Caller, Run, timed_out
-from evenflow.worker.outcome import CancelledByWish, UnknownTask, crashed, raised, released
+from evenflow.worker.outcome import CancelledByWish, UnknownTask, crashed, raised, released, storable_text
 from evenflow.worker.processes import Processes
 from evenflow.worker.registry import Registry
 from evenflow.worker.threads import Threads
 
 # After its timeout a coroutine is cancelled; one that does not let go by then is ended without its consent.
 UNWILLING_S = 2.0
+MOST_LINES = 10_000
+LONGEST_LINE = 2_000
 LONGEST_REPORT = 16_000
 _encode = msgspec.json.Encoder().encode
 
@@ -42,14 +47,20 @@ class Slots:
         self._wake = wake
         keys = KeyRing.build(settings.signing_keys) if settings.signing_keys else None
         self._caller = Caller(
-            keys=keys, require_signed=settings.require_signed, hooks=hooks, report=self._keep_report
+            keys=keys,
+            require_signed=settings.require_signed,
+            hooks=hooks,
+            report=self._keep_report,
+            say=self._keep_line,
         )
         self._threads: Threads[Run] = Threads(self._run_here, threads)
-        self._processes = Processes(locator, self._keep_report)
+        self._processes = Processes(locator, self._keep_report, self._keep_line)
         self.running: dict[int, Run] = {}
         self.ended: collections.deque[End] = collections.deque()
         self.wake_at = 1
         self.reports: dict[tuple[int, int], str] = {}
+        self.lines: collections.deque[NewLine] = collections.deque(maxlen=MOST_LINES)
+        self._line_number = itertools.count()
         self.stuck: dict[Run, float] = {}
         self._timed: dict[int, Run] = {}
 
@@ -200,11 +211,18 @@ class Slots:
         if run.entry.place == "thread":
             self._threads.allow_more(1)
 
+    def _keep_line(self, job: Claimed, level: str, line: str) -> None:
+        """A line that a body logged. Of a flood, the latest are kept."""
+        text = storable_text(line, LONGEST_LINE)
+        self.lines.append(NewLine(job.id, wall_us(), job.attempt, next(self._line_number), level, text))
+
     def _keep_report(self, job: int, epoch: int, said: dict[str, Any]) -> None:
         # Encoded here, on the body's own thread: a report that cannot be stored is the body's error, not the pump's.
         text = _encode(said).decode()
         if len(text) > LONGEST_REPORT:
-            raise ValueError(f"expected a progress report of up to {LONGEST_REPORT} characters, got {len(text)}")
+            raise ValueError(
+                f"expected a progress report of up to {LONGEST_REPORT} characters, got {len(text)}"
+            )
         self.reports[job, epoch] = text
 
 

@@ -137,6 +137,18 @@ class Supervisor:
             self._interrupt.close()
         return self._code
 
+    def health(self) -> dict[str, Any]:
+        """What the health port says. Ready means: every wanted process is in the books, and nobody is stopping."""
+        children = [place.child for place in self._places if place.child is not None]
+        serving = sum(child.was_seen for child in children)
+        is_stopping = self._stop_at is not None
+        return {
+            "alive": self._code == EXIT_OK,
+            "ready": self._code == EXIT_OK and not is_stopping and serving == len(self._places),
+            "stopping": is_stopping,
+            "processes": {"wanted": len(self._places), "running": len(children), "serving": serving},
+        }
+
     def _enter_books(self) -> None:
         resilience = self._settings.resilience
         when_available(self._prepare, resilience, self._wait_for_database)

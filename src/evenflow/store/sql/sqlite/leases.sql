@@ -77,7 +77,8 @@ returning id, 'ready' as state, queue;
 -- returns: id, queue
 update evenflow_hold set phase = 0, held_at = null where job_id in (
   select j.id from evenflow_job j where j.limits like '%"window_us"%' and j.id in (
-  select id from evenflow_job where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by id limit :top));
+  select id from evenflow_job indexed by evenflow_job_in_flight
+  where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by id limit :top));
 
 update evenflow_job set worker = null, lease_until = null, attempt = attempt - 1,
   state = case when limits like '%"window_us"%' then 'scheduled' else 'ready' end,
