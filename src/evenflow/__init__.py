@@ -18,6 +18,7 @@ from evenflow.errors import (
     StoreError,
     UnknownQueue,
 )
+from evenflow.events import Event
 from evenflow.job import JobError, State
 from evenflow.limits import Concurrency, Rate
 from evenflow.queues import Queue
@@ -37,6 +38,7 @@ __all__ = [
     "EnqueueError",
     "Evenflow",
     "EvenflowError",
+    "Event",
     "Fail",
     "Job",
     "JobCancelled",

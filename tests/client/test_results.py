@@ -9,15 +9,19 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import psycopg
 import pytest
 
-from evenflow import Evenflow, JobCancelled, ResultTimeout, State
+from evenflow import Evenflow, JobCancelled, Resilience, ResultTimeout, State
 from evenflow.client import results
 from evenflow.client.task import AnyTask
 from evenflow.errors import StoreUnavailable
 from evenflow.store import reads
+from evenflow.store.open import AnyEngine
 from evenflow.store.signals import watch_signals
+from evenflow.worker import pump
 from tests.client.conftest import MakeApp
 from tests.client.serving import serving, worker_process
 from tests.client.worker_process import build_app
@@ -100,6 +104,38 @@ def test_the_end_between_the_first_look_and_the_listening_is_not_missed(
 
     monkeypatch.setattr(reads, "ended_among", look_then_finish)
     assert job.result(timeout=20) == 7
+
+
+def test_a_claim_that_meets_a_waiter_asking_is_made_again(
+    postgres_url: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever asks for the end of a job locks its row for a moment; a claim in that moment steps over it.
+    app = make_app(postgres_url, resilience=Resilience(notify_poll_interval_ms=60_000))
+    task = app.task(name="echo")(echo)
+    asked, advanced = reads.await_job, pump.advance
+    stepped_over = threading.Event()
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        answer = advanced(*arguments, **options)
+        if not answer.claimed:
+            stepped_over.set()
+        return answer
+
+    def ask_slowly(engine: AnyEngine, job: int) -> bool:
+        with psycopg.connect(postgres_url) as session:
+            session.execute("update evenflow.job set awaited = true where id = %s", (job,))
+            stepped_over.clear()
+            app.resume("default")
+            assert stepped_over.wait(10)
+        return asked(engine, job)
+
+    with serving(app, queues=["default"]):
+        assert task.enqueue(1).result(timeout=20) == 1
+        app.pause("default")
+        job = task.enqueue(2)
+        monkeypatch.setattr(pump, "advance", noted)
+        monkeypatch.setattr(reads, "await_job", ask_slowly)
+        assert job.result(timeout=20) == 2
 
 
 def test_a_wait_without_announcements_ends_by_looking_again(

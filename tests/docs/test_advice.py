@@ -51,6 +51,11 @@ def test_exact_names_are_said_to_be_fastest_with_figures() -> None:
     assert re.search(r"100 queues took about \d", " ".join(section.split()))
 
 
+def test_the_guarantee_of_a_rate_is_stated() -> None:
+    section = page("rates").section("The guarantee")
+    assert says(section, "The limit is exact.", "in the whole cluster", "A start is counted by the claim")
+
+
 def test_alternatives_to_turns_are_named_with_when_they_are_enough() -> None:
     section = page("queues-and-fairness").section("Other ways to be fair")
     assert says(section, "**Approximate fairness**", "**Shuffle sharding**")
@@ -60,7 +65,7 @@ def test_alternatives_to_turns_are_named_with_when_they_are_enough() -> None:
 @pytest.mark.parametrize("name", ["README.md", "docs/status.md"])
 def test_what_is_not_there_yet_is_said(name: str) -> None:
     section = all_pages()[name].section("What is not there yet")
-    for part in ("ate limits", "ircuit breakers", "schedules", "orkflows", "ashboard", "Django backend"):
+    for part in ("ircuit breakers", "schedules", "orkflows", "ashboard", "Django backend"):
         assert part in section
 
 

@@ -139,7 +139,7 @@ def test_a_range_on_the_page_is_that_of_the_code(row: dict[str, str]) -> None:
 @pytest.mark.parametrize("row", [*QUEUE, *TASK], ids=lambda row: plain(row["option"]))
 def test_a_default_of_a_queue_or_a_task_is_that_of_the_code(row: dict[str, str]) -> None:
     name, said = plain(row["option"]), plain(row["default"])
-    if name in ("name", "retry", "weights", "keep_result", "concurrency"):  # said in words
+    if name in ("name", "retry", "weights", "keep_result", "concurrency", "rate"):  # said in words
         return
     default = default_of(Queue if row in QUEUE else Policy, name)
     assert said == str("none" if default is None else default)

@@ -39,6 +39,7 @@ class Client:
 
     def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
         self.settings = Settings.build(url, **options)
+        _refuse_unavailable(self.settings)
         self._producer = Producer(self.settings)
         self.hooks = Hooks()
         """What runs when workers start and stop, and around each run: `@app.hooks.on_worker_start` and others."""
@@ -306,6 +307,18 @@ class Declare:
     def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
     def __call__(self, function: Any, /) -> Any:
         return function
+
+
+def _refuse_unavailable(settings: Settings) -> None:
+    """What can be declared but is not enforced yet must not look as if it were."""
+    mistakes = [
+        f"queue {queue.name!r}: {option} is not available in this version; leave it out"
+        for queue in settings.queues
+        for option in ("breaker", "max_ready")
+        if getattr(queue, option) is not None
+    ]
+    if mistakes:
+        raise ConfigError(mistakes)
 
 
 def _number(id: str) -> int:

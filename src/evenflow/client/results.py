@@ -10,7 +10,7 @@ from typing import Any
 
 from evenflow.errors import JobNotFound, ResultTimeout, StoreError, StoreUnavailable
 from evenflow.ids import id_text
-from evenflow.job import JobRecord
+from evenflow.job import JobRecord, State
 from evenflow.settings import Retention
 from evenflow.store import control, logs, reads
 from evenflow.store.logs import LogLine
@@ -63,13 +63,13 @@ class Results:
 
     def wait(self, job: int, timeout: float | None) -> JobRecord:
         """The ended job, or ResultTimeout."""
-        record = self._first_look(job, timeout)
-        if record is not None:
-            return record
+        seen = self._first_look(job, timeout)
+        if seen.state.is_end:
+            return seen
         ends_at = None if timeout is None else time.monotonic() + timeout
         told = threading.Event()
         with self._awaiting(job, told.set):
-            record = self._ask(job)
+            record = self._ask(seen)
             while record is None:
                 if not told.wait(None if ends_at is None else ends_at - time.monotonic()):
                     raise _too_late(job, timeout)
@@ -80,15 +80,15 @@ class Results:
 
     async def await_end(self, job: int, timeout: float | None) -> JobRecord:
         """`wait` for coroutines: the waiting itself needs no thread."""
-        record = await asyncio.to_thread(self._first_look, job, timeout)
-        if record is not None:
-            return record
+        seen = await asyncio.to_thread(self._first_look, job, timeout)
+        if seen.state.is_end:
+            return seen
         loop = asyncio.get_running_loop()
         told = asyncio.Event()
         try:
             async with asyncio.timeout(timeout):
                 with self._awaiting(job, lambda: _tell(loop, told)):
-                    record = await asyncio.to_thread(self._ask, job)
+                    record = await asyncio.to_thread(self._ask, seen)
                     while record is None:
                         await told.wait()
                         told.clear()
@@ -106,18 +106,21 @@ class Results:
         if thread is not None and not self._waiting:
             thread.join(_CLOSE_WITHIN_S)
 
-    def _first_look(self, job: int, timeout: float | None) -> JobRecord | None:
-        record = self._ended(job)
-        if record is None and timeout is not None and timeout <= 0:
+    def _first_look(self, job: int, timeout: float | None) -> JobRecord:
+        record = self.read(job)
+        if not record.state.is_end and timeout is not None and timeout <= 0:
             raise _too_late(job, timeout)
         return record
 
-    def _ask(self, job: int) -> JobRecord | None:
+    def _ask(self, seen: JobRecord) -> JobRecord | None:
         """Have the end announced; the job itself if it ended meanwhile, so that nobody would."""
-        while not reads.await_job(self._engine, job):
-            record = self._ended(job)
+        while not reads.await_job(self._engine, seen.id):
+            record = self._ended(seen.id)
             if record is not None:
                 return record
+        if seen.state is State.READY:
+            # A claim that came at the same moment stepped over the row that we had locked, and would not look again.
+            self._waker.wake(seen.queue)
         return None
 
     def _ended(self, job: int) -> JobRecord | None:

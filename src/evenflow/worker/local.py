@@ -12,7 +12,7 @@ from typing import Any
 
 from evenflow.errors import StoreError
 from evenflow.hooks import Hooks
-from evenflow.ids import IdSource
+from evenflow.ids import IdSource, id_text
 from evenflow.settings import Settings
 from evenflow.store import leases
 from evenflow.store.engine import Engine
@@ -57,7 +57,11 @@ class LocalWorker:
         try:
             self._hooks.worker_start()
             when_available(self._enter_books, self._settings.resilience)
+            self._hooks.emit("worker.started", worker=id_text(self.id))
             self._serve()
+            if self.has_lost_lease:
+                self._hooks.emit("lease.lost", worker=id_text(self.id))
+            self._hooks.emit("worker.stopped", worker=id_text(self.id))
             self._hooks.worker_stop()
         finally:
             close_event_loop(self._loop)

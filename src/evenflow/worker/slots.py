@@ -17,6 +17,7 @@ import msgspec
 from evenflow.clock import wall_us
 from evenflow.errors import DecodeError, ProcessExitError
 from evenflow.hooks import Hooks
+from evenflow.ids import id_text
 from evenflow.job import Claimed, End
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
@@ -45,6 +46,7 @@ class Slots:
         self._registry = registry
         self._loop = loop
         self._wake = wake
+        self._hooks = hooks
         keys = KeyRing.build(settings.signing_keys) if settings.signing_keys else None
         self._caller = Caller(
             keys=keys,
@@ -69,6 +71,9 @@ class Slots:
         coroutines, functions = [], []
         for job in jobs:
             run = self._run(job)
+            if self._hooks.listens:
+                waited_s = (job.started_at - job.run_at) / 1_000_000
+                self._hooks.emit("job.started", **_fields(job), waited_s=waited_s)
             if run.entry is None:
                 continue
             if run.entry.place == "async":
@@ -179,6 +184,9 @@ class Slots:
             return
         self.ended.append(end)  # first, so that the pump finds every run in one of the two places
         self.running.pop(run.job.id, None)
+        if self._hooks.listens:
+            ran_s = time.monotonic() - run.started
+            self._hooks.emit("job.ended", **_fields(run.job), state=end.state, ran_s=ran_s)
         if len(self.ended) >= self.wake_at:
             self._wake()
 
@@ -224,6 +232,10 @@ class Slots:
                 f"expected a progress report of up to {LONGEST_REPORT} characters, got {len(text)}"
             )
         self.reports[job, epoch] = text
+
+
+def _fields(job: Claimed) -> dict[str, object]:
+    return {"job_id": id_text(job.id), "task": job.task, "queue": job.queue, "attempt": job.attempt}
 
 
 def _unknown(job: Claimed) -> UnknownTask:
