@@ -160,7 +160,9 @@ class Pump:
             self._learn_names(now)
         if self._stop is not Stop.NO:
             self._return_when_due()
-        if (self._slots.reports or self._slots.lines) and now >= self._progress_at:
+        if (self._slots.reports or self._slots.lines) and (
+            now >= self._progress_at or not self._slots.running
+        ):
             self._save_progress(now)
         self._replace_if_needed()
         self._take_ends()
@@ -421,7 +423,12 @@ class Pump:
         if self.has_lost_lease.is_set() and not self._slots.running:
             return True
         is_idle = not (
-            self._slots.running or self._slots.ended or self._unwritten or self._held or self._refused
+            self._slots.running
+            or self._slots.ended
+            or self._unwritten
+            or self._held
+            or self._refused
+            or self._slots.lines
         )
         if self._stop is not Stop.NO:
             return is_idle
