@@ -3,7 +3,8 @@
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import psycopg
 
@@ -27,16 +28,14 @@ def snapshot(stores: Stores, sizes: Sizes) -> Report:
     """The same jobs pass through a store that nobody else uses, and through one whose past is held."""
     rows: list[tuple[Cell, ...]] = []
     for kind, engine in ENGINES.items():
-        for way, refills in (("backlog", False), ("flow", True)):
-            free = passage(stores, kind, sizes.snapshot_jobs, refills=refills)
-            held = passage(stores, kind, sizes.snapshot_jobs, refills=refills, is_held=True)
+        for refills, way in ((False, "backlog"), (True, "flow")):
+            ways = {f"{way}, nobody else": Way(refills), f"{way}, snapshot held": Way(refills, is_held=True)}
+            if kind == "postgres" and not refills:
+                ways["… without moving bounds"] = Way(refills, is_held=True, keeps_bounds=False)
+            found = passages(stores, kind, list(ways.values()), sizes.snapshot_jobs)
             rows += [
-                _row(engine, f"{way}, nobody else", free, free),
-                _row(engine, f"{way}, snapshot held", held, free),
+                _row(engine, name, quarters, found[0]) for name, quarters in zip(ways, found, strict=True)
             ]
-        if kind == "postgres":
-            held = passage(stores, kind, sizes.snapshot_jobs, is_held=True, keeps_bounds=False)
-            rows.append(_row(engine, "… without moving bounds", held, None))
     columns = {
         "engine": "", "way": "", "slowdown by the snapshot": ".2f", "first ÷ last quarter": ".2f",
         "jobs/s, first quarter": ",.0f", "jobs/s, last quarter": ",.0f",
@@ -44,29 +43,42 @@ def snapshot(stores: Stores, sizes: Sizes) -> Report:
     notes = [
         f"{sizes.snapshot_jobs:,} jobs, claimed and finished {BATCH} at a time; slowdown: jobs/s without ÷ with the snapshot",
         f"backlog: all jobs are there before; flow: {REFILL:,} more come whenever they run out (their insert is not timed)",
+        "the ways take turns, a quarter each; commits do not wait for the disk",
     ]
     return Report("snapshot", "Claims under a held snapshot", columns, rows, notes)
 
 
-def passage(
-    stores: Stores,
-    kind: str,
-    jobs: int,
-    *,
-    refills: bool = False,
-    is_held: bool = False,
-    keeps_bounds: bool = True,
-) -> list[float]:
-    """Let jobs pass through a new store; jobs per second in each quarter."""
-    with stores.database(kind) as url, contextlib.closing(engine_of(url)) as engine:
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How jobs pass: from a backlog or as a flow, with a snapshot held elsewhere or not."""
+
+    refills: bool
+    is_held: bool = False
+    keeps_bounds: bool = True
+
+
+def passages(stores: Stores, kind: str, ways: Sequence[Way], jobs: int) -> list[list[float]]:
+    """Let jobs pass through a new store for each way; jobs per second in each quarter."""
+    with contextlib.ExitStack() as stack:
+        under_way = [stack.enter_context(passage(stores, kind, way, jobs)) for way in ways]
+        quarters = [[each.finish(jobs // QUARTERS) for each in under_way] for _ in range(QUARTERS)]
+    return [list(rates) for rates in zip(*quarters, strict=True)]
+
+
+@contextlib.contextmanager
+def passage(stores: Stores, kind: str, way: Way, jobs: int) -> "Iterator[Passage]":
+    """A store of its own, filled unless it is refilled on the way, with the snapshot taken."""
+    with (
+        stores.database(kind, flushes=False) as url,
+        contextlib.closing(engine_of(url)) as engine,
+    ):
         seeder = Seeder(engine, GROUPS)
-        if not refills:
-            seeder.add(jobs + QUARTERS * BATCH)  # a quarter ends with a whole batch
+        stored = 0 if way.refills else jobs + QUARTERS * BATCH  # a quarter ends with a whole batch
+        seeder.add(stored)
         settle(engine)
-        claimer = Claimer(engine, QUEUE, BATCH, keeps_bounds=keeps_bounds)
-        under_way = Passage(claimer, seeder, 0 if refills else jobs)
-        with held_snapshot(url, engine) if is_held else contextlib.nullcontext():
-            return [under_way.finish(jobs // QUARTERS, refills=refills) for _ in range(QUARTERS)]
+        claimer = Claimer(engine, QUEUE, BATCH, keeps_bounds=way.keeps_bounds)
+        with held_snapshot(url, engine) if way.is_held else contextlib.nullcontext():
+            yield Passage(claimer, seeder, stored, refills=way.refills)
 
 
 @contextlib.contextmanager
@@ -88,17 +100,18 @@ def held_snapshot(url: str, engine: AnyEngine) -> Iterator[None]:
 class Passage:
     """Jobs on their way through one store."""
 
-    def __init__(self, claimer: Claimer, seeder: Seeder, stored: int) -> None:
+    def __init__(self, claimer: Claimer, seeder: Seeder, stored: int, *, refills: bool) -> None:
+        self._refills = refills
         self._claimer = claimer
         self._seeder = seeder
         self._stored = stored
         self._claimed: list[Claimed] = []
 
-    def finish(self, jobs: int, *, refills: bool) -> float:
+    def finish(self, jobs: int) -> float:
         """Finish so many jobs and claim as many; jobs per second, without the time that refilling takes."""
         finished, spent = 0, 0.0
         while finished < jobs:
-            if refills and self._stored < BATCH:
+            if self._refills and self._stored < BATCH:
                 self._seeder.add(REFILL)
                 self._stored += REFILL
             start = time.perf_counter()
@@ -112,9 +125,8 @@ class Passage:
         return finished / spent
 
 
-def _row(engine: str, way: str, quarters: list[float], free: list[float] | None) -> tuple[Cell, ...]:
-    slowdown = None if free is None else _mean(free) / _mean(quarters)
-    return engine, way, slowdown, quarters[0] / quarters[-1], quarters[0], quarters[-1]
+def _row(engine: str, way: str, quarters: list[float], free: list[float]) -> tuple[Cell, ...]:
+    return engine, way, _mean(free) / _mean(quarters), quarters[0] / quarters[-1], quarters[0], quarters[-1]
 
 
 def _mean(rates: list[float]) -> float:

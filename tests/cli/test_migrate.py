@@ -76,7 +76,7 @@ def assert_works(url: str) -> None:
     assert "applied" not in again.stdout
     with Evenflow(url) as app:
         job = app.task(name="double")(lambda number: number * 2).enqueue(21)
-        app.run_worker(until_empty=True, services=False)
+        app.run_worker(until_empty=True)
         assert job.result(timeout=10) == 42
 
 

@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from evenflow import Evenflow
 from evenflow.client.options import CallOptions, Policy, TaskOptions
 from evenflow.durations import duration_us
 from evenflow.errors import ConfigError
+from evenflow.limits import Breaker, Rate
 from evenflow.queues import Queue
 from evenflow.settings import Options, Resilience, Retention, Settings
 from tests.docs.pages import ROOT, page, plain
@@ -154,16 +156,28 @@ def test_the_words_on_the_page_are_those_of_the_code(row: dict[str, str]) -> Non
     assert sorted(plain(words[1]).split(", ")) == sorted(re.findall(r"'([a-z-]+)'", annotation))
 
 
-def test_what_has_no_effect_yet_is_said_to_have_none() -> None:
-    """Options that nothing reads: found by looking for their names beside the declaration."""
+@pytest.mark.parametrize("row", QUEUE, ids=lambda row: plain(row["option"]))
+def test_what_is_not_available_yet_is_refused_and_nothing_else_is(row: dict[str, str]) -> None:
+    values: dict[str, Any] = {
+        "priority": 1, "max_concurrency": 1, "fair": "fifo", "weights": {"gold": 2}, "rate": Rate("1/s"),
+        "group_concurrency": 1, "max_ready": 1, "on_full": "reject", "breaker": Breaker(),
+    }  # fmt: skip
+    name = plain(row["option"])
+    queue = Queue("mail", **{name: values[name]})
+    if "not available yet" in row["values"]:
+        with pytest.raises(ConfigError, match=f"{name} is not available"):
+            Evenflow("sqlite:///:memory:", queues=[queue])
+    else:
+        Evenflow("sqlite:///:memory:", queues=[queue])
+
+
+@pytest.mark.parametrize("table", [QUEUE, RESILIENCE], ids=["queue", "resilience"])
+def test_every_option_that_is_accepted_is_read_somewhere(table: list[dict[str, str]]) -> None:
     homes = {"queues.py", "limits.py", "settings.py", "checks.py", "errors.py"}
     paths = [path for path in (ROOT / "src" / "evenflow").rglob("*.py") if path.name not in homes]
     sources = re.sub(r"^(?:from|import) .*$", "", "\n".join(map(Path.read_text, paths)), flags=re.MULTILINE)
-    unread = {
-        name for name in (*options(QUEUE), *options(RESILIENCE)) if not re.search(rf"\.{name}\b", sources)
-    }
-    said = {plain(row["option"]) for row in (*QUEUE, *RESILIENCE) if "no effect yet" in row["values"]}
-    assert said == unread
+    accepted = [row for row in table if "available" not in row["values"] and "max_ready" not in row["values"]]
+    assert [name for name in options(accepted) if not re.search(rf"\.{name}\b", sources)] == []
 
 
 def _is_accepted(name: str, value: int) -> bool:

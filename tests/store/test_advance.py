@@ -367,6 +367,12 @@ class TestAReturn:
             (job,) = scene.claim(queues=[job.queue])
         assert [error["message"] for error in json.loads(scene.live(job.id)["errors"])] == ["last"]
 
+    def test_counts_the_crash_of_an_isolated_body(self, scene: Scene) -> None:
+        back, over = scene.running(), scene.running()
+        scene.finish(back, "scheduled", run_at=scene.now, crashed=1)
+        scene.finish(over, "quarantined", crashed=1)
+        assert (scene.live(back.id)["crashes"], scene.kept(over.id)["crashes"]) == (1, 1)
+
     def test_keeps_its_progress_and_the_time_of_its_first_enqueue(self, scene: Scene) -> None:
         job = scene.running()
         scene.now += SECOND

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from evenflow.job import ENDS, Claimed, NewJob
+from evenflow.job import ENDS, Claimed, Limit, NewJob
 from evenflow.queues import Queue
 from evenflow.settings import Retention
 from evenflow.store.advance import Advanced, Bound, Claim, Want, start
@@ -29,6 +29,7 @@ from evenflow.store.control import (
     withdraw,
 )
 from evenflow.store.leases import beat, bury, free_expired_claims, register, save_progress
+from evenflow.store.limits import forget_idle, free_spent, limiters, next_free, promote, sweep
 from evenflow.store.migrate import migrate
 from evenflow.store.postgres import PostgresEngine
 from evenflow.store.reads import Filter, await_job, counts, has_open, page
@@ -38,11 +39,15 @@ from tests.store.scene import ALICE, BOB, SECOND, START, Columns, Scene, end_of,
 
 IS_LONG = os.environ.get("EVENFLOW_HYPOTHESIS") == "long"
 EXAMPLES, STEPS = (1000, 60) if IS_LONG else (60, 40)
-TABLES = (
-    "job", "history", "round", "group_tail", "band", "queue", "group_weight", "group_cost", "worker",
-)  # fmt: skip
 QUEUES = ("red", "blue")
 T = TypeVar("T")
+
+KEYS = [
+    (Limit("one", 1, 20),),
+    (Limit("one", 1, 20), Limit("two", 2, 5)),
+    (Limit("rate", 2, 0, window_us=8),),
+    (Limit("one", 1, 20), Limit("rate", 2, 0, window_us=8)),
+]
 
 queues = st.sampled_from(QUEUES)
 workers = st.sampled_from([ALICE, BOB])
@@ -60,6 +65,7 @@ specs = st.fixed_dictionaries(
         "run_in": st.sampled_from([None, None, None, 0, 5]),
         "good_for": st.sampled_from([None, None, None, 1, 8]),
         "fails_on_crash": st.booleans(),
+        "limits": st.sampled_from([(), (), (), *KEYS]),
     }
 )
 kinds = st.sampled_from(["succeeded", "failed", "cancelled", "retry", "retry", "snooze", "release", "no row"])
@@ -71,6 +77,7 @@ class LockStep(RuleBasedStateMachine):
     def __init__(self, sqlite: SqliteEngine, postgres: PostgresEngine) -> None:
         super().__init__()
         self.scenes = [Scene(sqlite), Scene(postgres)]
+        self.tables = tables(sqlite)
         self.now = START
         self.known: list[int] = []
         self.open: set[int] = set()
@@ -89,7 +96,7 @@ class LockStep(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         for scene in self.scenes:
-            empty(scene.engine)
+            empty(scene.engine, self.tables)
 
     @rule(specs=st.lists(specs, min_size=1, max_size=6), arriving=st.booleans())
     def enqueue(self, specs: list[dict[str, Any]], arriving: bool) -> None:
@@ -234,17 +241,34 @@ class LockStep(RuleBasedStateMachine):
     def upkeep(self) -> None:
         self.both(lambda scene: (forget_idle_groups(scene.engine), prune(scene.engine, now=self.now)))
 
+    @rule(names=st.sets(st.sampled_from(["one", "two", "rate"])))
+    def promotes(self, names: set[str]) -> None:
+        self.both(lambda scene: promote(scene.engine, names, now=self.now))
+
+    @rule()
+    def sweeps(self) -> None:
+        self.both(
+            lambda scene: (
+                sweep(scene.engine, now=self.now), free_spent(scene.engine, now=self.now), forget_idle(scene.engine)
+            )
+        )  # fmt: skip
+
     @rule()
     def read(self) -> None:
         self.both(
             lambda scene: (
-                next_due(scene.engine), counts(scene.engine), has_open(scene.engine, ["red"]), page(scene.engine, Filter())
+                next_due(scene.engine),
+                counts(scene.engine),
+                has_open(scene.engine, ["red"]),
+                page(scene.engine, Filter()),
+                limiters(scene.engine, now=self.now),
+                next_free(scene.engine),
             )
-        )  # fmt: skip
+        )
 
     @invariant()
     def rows_are_the_same(self) -> None:
-        sqlite, postgres = ({table: told(scene, table) for table in TABLES} for scene in self.scenes)
+        sqlite, postgres = ({table: told(scene, table) for table in self.tables} for scene in self.scenes)
         assert sqlite == postgres
         self.rows = sqlite
         self.a_job_is_in_exactly_one_place()
@@ -288,11 +312,11 @@ class LockStep(RuleBasedStateMachine):
 
     def _job(
         self, queue: str, priority: int, group: str | None, unique: str | None, run_in: int | None, good_for: int | None,
-        fails_on_crash: bool,
+        fails_on_crash: bool, limits: tuple[Limit, ...],
     ) -> NewJob:  # fmt: skip
         return NewJob(
             "task", "[]", queue, priority, group, 3, None if run_in is None else self.now + run_in,
-            None if good_for is None else self.now + good_for, unique_key=unique, fails_on_crash=fails_on_crash,
+            None if good_for is None else self.now + good_for, unique_key=unique, fails_on_crash=fails_on_crash, limits=limits,
         )  # fmt: skip
 
     def _end(self, run: Claimed, kind: str) -> Any:
@@ -329,15 +353,24 @@ def in_order(answer: Advanced) -> Advanced:
     return msgspec.structs.replace(answer, lost=sorted(answer.lost), awaited=sorted(answer.awaited))
 
 
-def empty(engine: SqliteEngine | PostgresEngine) -> None:
+def tables(engine: SqliteEngine) -> list[str]:
+    """Everything that a store remembers, but for its migrations."""
+    with engine.reading() as connection:
+        rows = connection.execute(
+            "select substr(name, 10) from sqlite_master where type = 'table' and name like 'evenflow_%'"
+        )
+        return sorted({name for (name,) in rows.fetchall()} - {"migration"})
+
+
+def empty(engine: SqliteEngine | PostgresEngine, names: list[str]) -> None:
     """The store as it was before its first job."""
     if isinstance(engine, SqliteEngine):
         with engine.exclusive() as connection:
-            for table in TABLES:
+            for table in names:
                 connection.execute(f"delete from evenflow_{table}")
     else:
         with engine.session() as session:
-            session.execute(";".join(f"delete from evenflow.{table}" for table in TABLES).encode())
+            session.execute(";".join(f"delete from evenflow.{table}" for table in names).encode())
 
 
 @pytest.mark.slow

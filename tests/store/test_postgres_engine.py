@@ -15,7 +15,7 @@ from evenflow.ids import IdSource
 from evenflow.store import postgres as module
 from evenflow.store.advance import Claim, Want, advance
 from evenflow.store.control import admit
-from evenflow.store.engine import Conflict, Row, drive, retried
+from evenflow.store.engine import Row, drive
 from evenflow.store.enqueue import Enqueued, enqueue_steps
 from evenflow.store.open import open_engine
 from evenflow.store.postgres import PostgresEngine
@@ -393,29 +393,6 @@ class TestThePool:
     def backend(self, engine: PostgresEngine) -> int:
         with engine.session() as session:
             return session.info.backend_pid
-
-
-class TestAConflict:
-    def test_is_run_again(self) -> None:
-        left = [Conflict("deadlock detected"), Conflict("again")]
-
-        def act() -> str:
-            if left:
-                raise left.pop()
-            return "done"
-
-        assert retried(act) == "done"
-
-    def test_that_does_not_end_is_reported_as_try_again(self) -> None:
-        tries = []
-
-        def act() -> None:
-            tries.append(1)
-            raise Conflict("deadlock detected")
-
-        with pytest.raises(StoreUnavailable, match="deadlock detected"):
-            retried(act, tries=3, base_s=0.0)
-        assert len(tries) == 3
 
 
 class TestErrors:

@@ -243,6 +243,20 @@ def test_a_fork_inside_a_write_of_one_s_own_leaves_that_write_to_the_parent(
     assert [row["queue"] for row in rows_of(sqlite_store, "band")] == ["mine"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at Linux's list of open files")
+def test_a_forked_child_inherits_no_open_database(sqlite_store: SqliteEngine, folder: Path) -> None:
+    # SQLite's own record of its locks would come along with it, but not the locks.
+    Scene(sqlite_store).enqueue(new_job())
+
+    def open_files() -> str:
+        found = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+        return ",".join(path for path in found if path.startswith(str(folder)))
+
+    assert open_files() != ""
+    assert in_fork(open_files) == ""
+    assert counts(sqlite_store) == {"default": {"ready": 1}}
+
+
 def test_a_fork_keeps_a_database_in_memory() -> None:
     engine = SqliteEngine(None)
     migrate(engine)

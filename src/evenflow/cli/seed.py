@@ -1,6 +1,5 @@
 """`evenflow seed`: fill a queue with jobs that do nothing, to see how a set-up bears them."""
 
-import asyncio
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -11,19 +10,12 @@ from evenflow import Evenflow, Task
 from evenflow.cli.places import Place, takes_place
 from evenflow.cli.progress import showing_progress
 from evenflow.cli.texts import count_of, span
-
-SEED_TASK = "evenflow.seed"
-
-
-async def wait(delay: float) -> None:
-    """The body of a seeded job: nothing, or as long as it was told."""
-    if delay:
-        await asyncio.sleep(delay)
+from evenflow.worker.builtin import SEED_TASK, seeded
 
 
 def declare_seed(app: Evenflow) -> Task[[float], Coroutine[Any, Any, None], None]:
     """Make the task of seeded jobs known to an app, so that it can enqueue and run them."""
-    return app.task(name=SEED_TASK)(wait)
+    return app.task(name=SEED_TASK)(seeded)
 
 
 @click.command()
@@ -42,7 +34,7 @@ def declare_seed(app: Evenflow) -> Task[[float], Coroutine[Any, Any, None], None
 def seed(place: Place, count: int, batch_size: int, groups: int, queue: str, delay: float) -> None:
     """Fill a queue with jobs that do nothing.
 
-    They are jobs of the task `evenflow.seed`. Creates the tables where there are none.
+    They are jobs of the task `evenflow.seed`, which every worker knows. Creates the tables where there are none.
     """
     started = time.monotonic()
     with place.app() as app, showing_progress({"enqueued": count}) as show:

@@ -109,8 +109,7 @@ class Client:
         """Stop jobs, by id or by filter (state, queue, task, group). Running ones are told. How many were open."""
         engine, retention = self._producer.engine, self.settings.retention
         count = sum(
-            len(control.withdraw(engine, batch, "cancelled", retention, why=reason))
-            for batch in self._batches(ids, filters)
+            len(control.cancel(engine, batch, retention, reason)) for batch in self._batches(ids, filters)
         )
         if count:
             self._producer.waker.announce_ends()

@@ -56,7 +56,7 @@ class Results:
 
     def cancel(self, job: int, reason: str) -> bool:
         self._ready()
-        done = control.withdraw(self._engine, [job], "cancelled", self._retention, why=reason)
+        done = control.cancel(self._engine, [job], self._retention, reason)
         if "ended" in done.values():
             self._waker.announce_ends()
         return bool(done)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from evenflow.errors import Code
 from evenflow.job import JobError
 from evenflow.settings import Queue, Retention
 from evenflow.store.engine import Engine, as_json
@@ -59,6 +60,12 @@ def withdraw(
     outcomes: dict[int, str] = dict(rows)
     release(engine, [job for job, outcome in outcomes.items() if outcome == "ended"], now=now)
     return outcomes
+
+
+def cancel(engine: Engine, ids: Sequence[int], retention: Retention, reason: str = "") -> dict[int, str]:
+    """`withdraw` as cancelled; the reason is kept with jobs that end now, and told to the workers of the others."""
+    error = JobError(Code.TASK_CANCELLED, reason or "cancelled by request")
+    return withdraw(engine, ids, "cancelled", retention, error=error, why=reason)
 
 
 def retry(engine: Engine, ids: Sequence[int], *, now: int | None = None) -> list[int]:

@@ -61,8 +61,10 @@ def _partitions(engine: PostgresEngine) -> set[str]:
 def _create(engine: PostgresEngine, name: str, first: int, end: int) -> bool:
     # Rows that were kept for longer than the partitions reached wait in the default partition; they move along.
     schema = f'"{engine.schema}"'
+    # Locked first: a row that came into the default partition between the move and the attachment would refuse it.
     return _ddl(
         engine,
+        f"lock table {schema}.history_default in share row exclusive mode",
         f"create table if not exists {schema}.{name} (like {schema}.history including defaults including constraints)",
         f"with moved as (delete from {schema}.history_default where expires_at >= {first} and expires_at < {end} returning *) "
         f"insert into {schema}.{name} select * from moved",

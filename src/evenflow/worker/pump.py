@@ -283,13 +283,13 @@ class Pump:
 
     def _rest(self, signals: Signals) -> None:
         """Wait for something to do."""
-        busy = len(self._slots.running)
         if (
-            self._stop is Stop.NO
-            and self._hungry
-            and busy + len(self._held) < self._options.concurrency + self._options.prefetch
-        ):
+            self._refused or self._unwritten
+        ):  # found while starting what was held: to be written without delay
             return
+        if self._hungry and self._free() > 0:
+            return
+        busy = len(self._slots.running)
         if self._held and busy < self._options.concurrency:
             return
         if not self._slots.ended:

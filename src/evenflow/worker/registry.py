@@ -11,6 +11,7 @@ from evenflow.job import Claimed
 from evenflow.rules.retry import NO_RETRY, Retry
 from evenflow.settings import Settings
 from evenflow.store.retention import kept_us
+from evenflow.worker.builtin import BUILT_IN
 from evenflow.worker.outcome import Rules
 
 
@@ -73,7 +74,7 @@ class Registry:
         """How to run this job, or None where its task is not known here."""
         entry = self._entries.get(job.task)
         if entry is None:
-            task = self._tasks.get(job.task)
+            task = self._tasks.get(job.task) or BUILT_IN.get(job.task)
             if task is None:
                 return None
             entry = self._entries[job.task] = self._built(task)

@@ -1,0 +1,118 @@
+"""What every engine promises: units in one transaction, steps that hear of a loss, conflicts that are run again."""
+
+import pytest
+
+from evenflow.errors import StoreRefused, StoreUnavailable
+from evenflow.store.engine import Conflict, Engine, Parameters, Row, Steps, as_json, drive, retried
+from evenflow.store.open import AnyEngine
+from tests.store.scene import Scene, new_job, rows_of
+
+BAND = {"name": "mail", "who": None, "why": None, "now": 5}
+
+
+def broken(scene: Scene) -> tuple[str, Parameters]:
+    """A unit that the database refuses."""
+    return "register_worker", {
+        "id": 1, "parent": None, "kind": None, "host": "h", "pid": 1, "lease_us": 1, "about": "{}", "now": scene.now,
+    }  # fmt: skip
+
+
+class TestUnits:
+    def test_that_run_together_are_committed_together(self, store: AnyEngine) -> None:
+        answers = store.run_all(
+            [("pause_queue", BAND), ("list_queues", {}), ("resume_queue", {"name": "mail"})]
+        )
+        assert answers[0] == [("mail",)]
+        assert [row[0] for row in answers[1]] == ["mail"]
+        assert answers[2] == [("mail",)]
+        assert [row["paused_at"] for row in rows_of(store, "queue")] == [None]
+
+    def test_that_run_together_leave_nothing_when_one_is_refused(self, scene: Scene) -> None:
+        with pytest.raises(StoreRefused):
+            scene.engine.run_all([("pause_queue", BAND), broken(scene)])
+        assert rows_of(scene.engine, "queue") == []
+
+    def test_that_are_refused_leave_the_engine_usable(self, scene: Scene) -> None:
+        with pytest.raises(StoreRefused):
+            scene.engine.run(*broken(scene))
+        assert len(scene.enqueue(new_job())) == 1
+
+    def test_that_nobody_has_written_are_a_mistake_of_ours(self, store: AnyEngine) -> None:
+        with pytest.raises(KeyError):
+            store.run("no_such_unit", {})
+
+
+class TestSteps:
+    def test_are_driven_to_their_value(self, store: AnyEngine) -> None:
+        def steps() -> Steps[int]:
+            first = yield "count_live", {}
+            second = yield "list_workers", {}
+            return len(first) + len(second)
+
+        assert drive(store, steps()) == 0
+
+    def test_hear_of_a_lost_connection_and_may_go_on(self) -> None:
+        def steps() -> Steps[str]:
+            try:
+                yield "enqueue", {}
+            except StoreUnavailable as lost:
+                rows = yield "count_live", {}
+                return f"{lost}, then {rows}"
+            return "nothing was lost"
+
+        assert drive(Breaks("enqueue"), steps()) == "gone, then []"
+
+    def test_that_do_not_care_let_the_loss_through(self) -> None:
+        def steps() -> Steps[None]:
+            yield "enqueue", {}
+
+        with pytest.raises(StoreUnavailable, match="gone"):
+            drive(Breaks("enqueue"), steps())
+
+    def test_that_yield_nothing_are_done_at_once(self) -> None:
+        def steps() -> Steps[str]:
+            return "done"
+            yield "never", {}
+
+        assert drive(Breaks("never"), steps()) == "done"
+
+
+class Breaks(Engine):
+    """An engine that loses its connection in one unit and answers the others with nothing."""
+
+    kind = "none"
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+
+    def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
+        if name == self._unit:
+            raise StoreUnavailable("gone")
+        return []
+
+
+class TestAConflict:
+    def test_is_run_again(self) -> None:
+        left = [Conflict("deadlock detected"), Conflict("again")]
+
+        def act() -> str:
+            if left:
+                raise left.pop()
+            return "done"
+
+        assert retried(act) == "done"
+
+    def test_that_does_not_end_is_reported_as_try_again(self) -> None:
+        tries = []
+
+        def act() -> None:
+            tries.append(1)
+            raise Conflict("deadlock detected")
+
+        with pytest.raises(StoreUnavailable, match="deadlock detected"):
+            retried(act, tries=3, base_s=0.0)
+        assert len(tries) == 3
+
+
+def test_a_list_is_one_json_text() -> None:
+    assert as_json([{"a": 'ü"', "b": None}, 1.5]) == '[{"a":"ü\\"","b":null},1.5]'
