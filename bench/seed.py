@@ -12,7 +12,8 @@ GROUP = "'g' || (i % :groups)"
 DAY_US = 86_400_000_000
 
 NUMBERS = {
-    "sqlite": "with recursive n (i) as (select :first union all select i + 1 from n where i + 1 < :first + :rows)",
+    "sqlite": """
+with recursive n (i) as (select :first where :rows > 0 union all select i + 1 from n where i + 1 < :first + :rows)""",
     "postgres": "with n (i) as (select generate_series(:first, :first + :rows - 1))",
 }
 BANDS = "insert into evenflow_band (queue, priority) values (:queue, 0)"

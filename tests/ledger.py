@@ -180,7 +180,7 @@ class Checker:
 
     def __init__(self, producers: Path, bodies: Path, deaths: Path | None = None) -> None:
         self.outcomes = _outcomes(producers)
-        self.runs = _intervals(bodies, _deaths(deaths) if deaths is not None else {})
+        self.runs = intervals(bodies, _deaths(deaths) if deaths is not None else {})
 
     def check(
         self, books: Mapping[str, list[str]], *, caps: Mapping[str, int] | None = None, faults: int = 0, seed: int | None = None
@@ -260,7 +260,8 @@ def _deaths(path: Path) -> dict[tuple[int, int], int]:
     return {(int(pid), int(started)): int(at) for _, pid, started, at in _lines(path)}
 
 
-def _intervals(path: Path, deaths: Mapping[tuple[int, int], int]) -> list[Interval]:
+def intervals(path: Path, deaths: Mapping[tuple[int, int], int] | None = None) -> list[Interval]:
+    """The runs that bodies noted; one without an end of its own ends with its process, if its death is known."""
     begun: dict[str, list[str]] = {}
     ended: dict[str, int] = {}
     for kind, run, *rest in _lines(path):
@@ -270,6 +271,6 @@ def _intervals(path: Path, deaths: Mapping[tuple[int, int], int]) -> list[Interv
             ended[run] = int(rest[4])
     found = []
     for run, (job, epoch, pid, started, began, queue, key) in begun.items():
-        end = ended.get(run, deaths.get((int(pid), int(started))))
+        end = ended.get(run, (deaths or {}).get((int(pid), int(started))))
         found.append(Interval(job, int(epoch), int(pid), queue, key, int(began), end, run in ended))
     return found

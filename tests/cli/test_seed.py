@@ -3,7 +3,8 @@
 import pytest
 
 from evenflow import Evenflow
-from evenflow.cli.seed import SEED_TASK, declare_seed
+from evenflow.cli.seed import declare_seed
+from evenflow.worker.builtin import SEED_TASK
 from tests.cli.conftest import WriteApp
 from tests.cli.running import evenflow
 

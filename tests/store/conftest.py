@@ -5,7 +5,6 @@ A migrated template makes each of them cheap. The pooler's leg carries the mark 
 
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from evenflow.store.postgres import PostgresEngine
 from evenflow.store.sqlite import SqliteEngine
 from tests.pgbouncer import PgBouncer
 from tests.postgres_server import DatabaseHost
-from tests.scratch_directory import memory_root
+from tests.scratch_directory import Scratch
 from tests.store.scene import Scene
 
 ENGINES = ["sqlite", "postgres", pytest.param("pgbouncer", marks=pytest.mark.pooler)]
@@ -31,10 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A private folder in memory where there is one: what a disk's flush costs is no part of these tests."""
-    path = memory_root() / f"evenflow-store-{os.getpid()}-{secrets.token_hex(4)}"
-    path.mkdir(mode=0o711)
-    yield path
-    shutil.rmtree(path)
+    scratch = Scratch.create("store", in_memory=True)
+    yield scratch.path
+    scratch.remove()
 
 
 @pytest.fixture(scope="session")

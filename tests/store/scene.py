@@ -1,6 +1,6 @@
 """A store under test: explicit time, known ids, and a look at the rows behind the operations."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from evenflow.ids import IdSource
@@ -170,6 +170,3 @@ def second_engine(engine: AnyEngine) -> AnyEngine:
 
 def _names(description: Any) -> list[str]:
     return [column[0] for column in description]
-
-
-Act = Callable[[], Any]

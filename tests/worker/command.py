@@ -21,13 +21,19 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 READY_WITHIN_S = 60.0
 ENDED_WITHIN_S = 60.0
 # Quick enough for tests, and slow enough for a machine that runs other tests beside.
-QUICK = {"EVENFLOW_HEARTBEAT_MS": "500", "EVENFLOW_LEASE_MS": "3000", "EVENFLOW_NOTIFY_POLL_INTERVAL_MS": "1000"}
+QUICK = {
+    "EVENFLOW_HEARTBEAT_MS": "500",
+    "EVENFLOW_LEASE_MS": "3000",
+    "EVENFLOW_NOTIFY_POLL_INTERVAL_MS": "1000",
+}
 
 
 class WorkerCommand:
     """One `evenflow worker` with its processes. Keyword arguments are environment variables."""
 
-    def __init__(self, url: str, folder: Path, *options: str, locator: str = "tests.worker.jobs:app", **settings: Any) -> None:
+    def __init__(
+        self, url: str, folder: Path, *options: str, locator: str = "tests.worker.jobs:app", **settings: Any
+    ) -> None:
         self._command = [sys.executable, "-m", "evenflow", "worker", locator, *options]
         self._environment = os.environ | QUICK | {"EVENFLOW_URL": url, "LEDGER_FOLDER": str(folder)}
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # every process would compile everything anew
@@ -40,7 +46,12 @@ class WorkerCommand:
         self._before = self.books.worker_pids()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self._command,
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         return self
 
@@ -74,7 +85,9 @@ class WorkerCommand:
                 raise AssertionError(f"evenflow worker ended with {self._process.returncode}:\n{self.log}")
             return len(set(self.books.worker_pids()) & set(self.children())) >= processes
 
-        wait_until(are_registered, f"{processes} worker processes; the log so far:\n{self.log}", READY_WITHIN_S)
+        wait_until(
+            are_registered, f"{processes} worker processes; the log so far:\n{self.log}", READY_WITHIN_S
+        )
         return self
 
     def send(self, number: signal.Signals, pid: int | None = None) -> None:
@@ -100,7 +113,9 @@ class WorkerCommand:
 
     def said(self, text: str, within_s: float = 30.0) -> None:
         """Wait until the log matches."""
-        wait_until(lambda: re.search(text, self.log) is not None, f"{text!r} in the log:\n{self.log}", within_s)
+        wait_until(
+            lambda: re.search(text, self.log) is not None, f"{text!r} in the log:\n{self.log}", within_s
+        )
 
     def _note_children(self) -> None:
         for pid in _tree(self.pid):
@@ -134,7 +149,9 @@ class Books:
     def entries(self) -> dict[str, list[str]]:
         """Job name, its first argument -> its states in all tables; one each where the books are right."""
         found: dict[str, list[str]] = {}
-        for payload, state in self.rows("select payload, state from {job} union all select payload, state from {history}"):
+        for payload, state in self.rows(
+            "select payload, state from {job} union all select payload, state from {history}"
+        ):
             found.setdefault(_first_argument(payload), []).append(state)
         return found
 

@@ -44,7 +44,12 @@ def in_both_kinds(app: Evenflow, act: Any, **options: Any) -> list[Any]:
 def test_success_is_stored_with_its_result_and_times(app: Evenflow) -> None:
     for task in in_both_kinds(app, lambda: {"done": [1, 2]}):
         job = drained(app, task.enqueue())
-        assert (job.state, job.attempt, job.error, job.result(timeout=0)) == (State.SUCCEEDED, 1, None, {"done": [1, 2]})
+        assert (job.state, job.attempt, job.error, job.result(timeout=0)) == (
+            State.SUCCEEDED,
+            1,
+            None,
+            {"done": [1, 2]},
+        )
         assert job.started_at is not None and job.finished_at is not None
         assert job.created_at <= job.started_at <= job.finished_at
 
@@ -61,7 +66,11 @@ def test_a_failure_with_a_code_ends_the_job_with_that_code(app: Evenflow) -> Non
         job = drained(app, task.enqueue(raises))
         assert job.state is State.FAILED
         assert job.error is not None
-        assert (job.error.code, job.error.message, job.error.data) == ("CARD_DECLINED", "the bank said no", {"bank": "acme"})
+        assert (job.error.code, job.error.message, job.error.data) == (
+            "CARD_DECLINED",
+            "the bank said no",
+            {"bank": "acme"},
+        )
         with pytest.raises(JobFailed, match="CARD_DECLINED: the bank said no"):
             job.result(timeout=0)
 
@@ -74,7 +83,11 @@ def test_an_exception_ends_the_job_with_class_text_and_traceback(app: Evenflow) 
         job = drained(app, task.enqueue())
         assert job.state is State.FAILED
         assert job.error is not None
-        assert (job.error.code, job.error.class_name, job.error.message) == ("UNHANDLED_ERROR", "KeyError", "'wallet'")
+        assert (job.error.code, job.error.class_name, job.error.message) == (
+            "UNHANDLED_ERROR",
+            "KeyError",
+            "'wallet'",
+        )
         assert "in explode" in (job.error.traceback or "")
         assert "worker/calling.py" not in (job.error.traceback or "")
 
@@ -143,7 +156,9 @@ def test_retry_later_uses_an_attempt_and_waits_as_told(app: Evenflow, raises: bo
         assert timedelta(seconds=50) < job.run_at - before < timedelta(seconds=90)
 
 
-def test_a_failing_job_is_tried_again_by_its_policy_and_fails_when_that_is_used_up(app: Evenflow, books: Books) -> None:
+def test_a_failing_job_is_tried_again_by_its_policy_and_fails_when_that_is_used_up(
+    app: Evenflow, books: Books
+) -> None:
     def explode(ctx: Context) -> None:
         raise ValueError(f"attempt {ctx.attempt}")
 
@@ -171,7 +186,9 @@ def test_a_retry_that_is_due_soon_runs_soon(app: Evenflow) -> None:
     with serving(app):
         started = time.monotonic()
         assert task.enqueue().result(timeout=30) == 2
-        assert time.monotonic() - started < 1.9, "the dispatcher was told, it did not find it by looking every 2 s"
+        assert time.monotonic() - started < 1.9, (
+            "the dispatcher was told, it did not find it by looking every 2 s"
+        )
 
 
 def test_a_coroutine_past_its_timeout_is_cancelled(app: Evenflow) -> None:
@@ -247,7 +264,9 @@ def test_a_job_past_its_good_until_is_not_claimed(app: Evenflow) -> None:
     assert ran == []
 
 
-def test_a_job_that_expires_between_claim_and_start_does_not_run(app: Evenflow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_expires_between_claim_and_start_does_not_run(
+    app: Evenflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[int] = []
     task = app.task(name="note")(lambda: ran.append(1))
     monkeypatch.setattr("evenflow.worker.calling.Run.now", lambda run: run.job.good_until)
@@ -267,7 +286,9 @@ def test_an_unknown_task_fails_with_its_name(app: Evenflow, make_app: Any, engin
 
 
 @pytest.mark.parametrize("payload", ['[["x"],{}]', "[[1,2],{}]", "[[],{}]", "{", "[[1],{},3]"])
-def test_arguments_that_cannot_be_decoded_fail_the_job_for_good(app: Evenflow, books: Books, payload: str) -> None:
+def test_arguments_that_cannot_be_decoded_fail_the_job_for_good(
+    app: Evenflow, books: Books, payload: str
+) -> None:
     ran: list[int] = []
 
     def note(number: int) -> None:
@@ -352,7 +373,9 @@ def test_a_running_function_is_told_and_its_failure_is_then_final(make_app: Any,
     task = app.task(name="long", retry=Retry(max_attempts=5))(long)
     failing, returning = task.enqueue(True), task.enqueue(False)
     with serving(app):
-        wait_until(lambda: failing.refresh().state is returning.refresh().state is State.RUNNING, "the jobs to run")
+        wait_until(
+            lambda: failing.refresh().state is returning.refresh().state is State.RUNNING, "the jobs to run"
+        )
         assert app.cancel([failing.id, returning.id], reason="enough") == 2
         with pytest.raises(JobCancelled, match="enough"):
             failing.result(timeout=30)
@@ -365,7 +388,9 @@ def test_progress_is_stored_while_the_body_runs(make_app: Any, engine_url: str) 
     def long(ctx: Context) -> None:
         for done in range(1, 4):
             ctx.progress(done, 10, note="page")
-        wait_until(lambda: app.job(ctx.job_id).progress == {"done": 3, "total": 10, "note": "page"}, "the progress")
+        wait_until(
+            lambda: app.job(ctx.job_id).progress == {"done": 3, "total": 10, "note": "page"}, "the progress"
+        )
 
     job = app.task(name="long")(long).enqueue()
     drained(app, job)
@@ -374,7 +399,9 @@ def test_progress_is_stored_while_the_body_runs(make_app: Any, engine_url: str) 
 
 
 @pytest.mark.parametrize("wrong", [{"note": chr(0xD800)}, {"note": "x" * 20_000}, {"done": object()}])
-def test_a_progress_report_that_cannot_be_stored_is_the_bodys_error(app: Evenflow, wrong: dict[str, Any]) -> None:
+def test_a_progress_report_that_cannot_be_stored_is_the_bodys_error(
+    app: Evenflow, wrong: dict[str, Any]
+) -> None:
     def report(ctx: Context) -> None:
         ctx.progress(**({"done": 1} | wrong))
 
@@ -395,4 +422,6 @@ def test_the_result_is_stored_in_the_type_of_the_annotation(app: Evenflow) -> No
         return at + timedelta(seconds=1)
 
     at = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-    assert drained(app, app.task(name="moment")(moment).enqueue(at)).result(timeout=0) == at + timedelta(seconds=1)
+    assert drained(app, app.task(name="moment")(moment).enqueue(at)).result(timeout=0) == at + timedelta(
+        seconds=1
+    )

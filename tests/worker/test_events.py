@@ -1,6 +1,9 @@
 """Events, logs and hooks of isolated processes, through a worker in this process."""
 
+from datetime import UTC, datetime
+
 from evenflow import Context, Evenflow, Event, Fail
+from tests.processes import wait_until
 
 
 def test_listeners_hear_of_starts_and_ends(engine_url: str) -> None:
@@ -59,3 +62,29 @@ def test_what_a_body_logs_is_kept_with_its_job(engine_url: str) -> None:
         app.run_worker(until_empty=True)
         lines = [(each.attempt, each.level, each.line) for each in job.logs()]
     assert lines == [(1, "INFO", "read 3 rows"), (1, "WARNING", "a NUL \\0 is no reason to lose a line")]
+
+
+def test_the_last_report_before_the_end_is_kept(engine_url: str) -> None:
+    with Evenflow(engine_url) as app:
+
+        @app.task(name="count")
+        def count(ctx: Context) -> None:
+            for done in range(1, 6):
+                ctx.progress(done, 5)
+
+        jobs = [count.enqueue() for _ in range(3)]
+        app.run_worker(until_empty=True, concurrency=1)
+        assert [job.refresh().progress for job in jobs] == [{"done": 5, "total": 5, "note": None}] * 3
+
+
+def test_a_worker_of_all_queues_does_not_leave_before_a_queue_that_came_late(engine_url: str) -> None:
+    with Evenflow(engine_url) as app:
+
+        @app.task(name="late")
+        def late() -> None: ...
+
+        for number in range(8):
+            job = late.using(queue=f"late-{number}", run_after=0.001).enqueue()
+            wait_until(lambda: app.job(job.id).run_at < datetime.now(UTC), "the job is due")  # noqa: B023
+            app.run_worker(until_empty=True)
+            assert app.job(job.id).state == "succeeded"

@@ -96,7 +96,14 @@ def test_a_body_is_surrounded_with_its_context(app: Evenflow, told: list[str]) -
     app.run_worker(until_empty=True)
     app.task(name="coroutine")(anote).enqueue()
     app.run_worker(until_empty=True)
-    assert told == ["before function 1", "function", "after function", "before coroutine 1", "coroutine", "after coroutine"]
+    assert told == [
+        "before function 1",
+        "function",
+        "after function",
+        "before coroutine 1",
+        "coroutine",
+        "after coroutine",
+    ]
 
 
 def test_a_body_with_context_and_one_without_are_both_called_rightly(app: Evenflow) -> None:

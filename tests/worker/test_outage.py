@@ -58,7 +58,9 @@ def test_the_failure_that_reaches_the_threshold_opens_the_circuit(caplog: pytest
     assert away.circuit(now=2.0) is Circuit.OPEN
     assert away.circuit(now=61.9) is Circuit.OPEN
     assert away.circuit(now=62.0) is Circuit.HALF_OPEN
-    assert "circuit-open: the database failed 3 times in a row (PostgreSQL: connection refused)" in caplog.text
+    assert (
+        "circuit-open: the database failed 3 times in a row (PostgreSQL: connection refused)" in caplog.text
+    )
 
 
 def test_a_probe_that_fails_opens_the_circuit_for_a_full_cooldown_again() -> None:
@@ -70,7 +72,9 @@ def test_a_probe_that_fails_opens_the_circuit_for_a_full_cooldown_again() -> Non
 
 
 @pytest.mark.parametrize("did_work", [True, False])
-def test_a_probe_that_reaches_the_database_closes_the_circuit(did_work: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_probe_that_reaches_the_database_closes_the_circuit(
+    did_work: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     away = outage(circuit_breaker_threshold=2, circuit_breaker_cooldown_s=60)
     for now in (0.0, 1.0):
         away.failed(AWAY, now=now, random=MIDDLE)

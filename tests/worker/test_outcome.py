@@ -137,7 +137,9 @@ def test_retry_later_fails_at_the_last_attempt() -> None:
 
 @pytest.mark.parametrize(("attempt", "delay_s"), [(1, 2), (2, 4), (3, 8), (4, 10)])
 def test_the_back_off_follows_the_policy(attempt: int, delay_s: int) -> None:
-    end = end_of(ValueError("no"), Retry(max_attempts=9, base=2, max=10, jitter=False), attempt=attempt, max_attempts=9)
+    end = end_of(
+        ValueError("no"), Retry(max_attempts=9, base=2, max=10, jitter=False), attempt=attempt, max_attempts=9
+    )
     assert (end.state, end.run_at, end.refund) == ("scheduled", NOW + delay_s * SECOND, 0)
     assert error_of(end).attempt == attempt
 
@@ -202,7 +204,9 @@ def _raise_unreadable() -> None:
     raise UnreadableError
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("base")])
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("base")]
+)
 def test_exceptions_that_end_programs_end_only_the_job(error: BaseException) -> None:
     end = end_of(error)
     assert end.state == "failed"
@@ -226,7 +230,9 @@ def test_a_coroutine_that_cancels_itself_fails_with_a_clear_text() -> None:
         (CancelledByWish("not wanted"), Code.TASK_CANCELLED, "cancelled"),
     ],
 )
-def test_what_keeps_a_body_from_ending_well_has_its_code(error: BaseException, code: Code, state: str) -> None:
+def test_what_keeps_a_body_from_ending_well_has_its_code(
+    error: BaseException, code: Code, state: str
+) -> None:
     end = end_of(error)
     assert (end.state, error_of(end).code) == (state, code)
 
@@ -243,7 +249,12 @@ def test_what_another_attempt_cannot_mend_is_final(error: BaseException) -> None
 
 @pytest.mark.parametrize("text", ["nul \0 inside", "lone \ud800 surrogate", "both \0 \udfff", "é ✓ 𝄞"])
 def test_every_text_of_an_error_can_be_stored(text: str) -> None:
-    for error in (ValueError(text), Fail(text, text, data={"text": text}), Cancel(text), CancelledByWish(text)):
+    for error in (
+        ValueError(text),
+        Fail(text, text, data={"text": text}),
+        Cancel(text),
+        CancelledByWish(text),
+    ):
         stored = end_of(error).error
         assert stored is not None
         assert "\0" not in stored
@@ -302,8 +313,12 @@ def test_local_variables_are_not_stored() -> None:
     assert "hunter2" not in traceback.format_exc()
 
 
-@pytest.mark.parametrize(("crashes", "state", "refund"), [(0, "ready", 1), (1, "ready", 1), (2, "quarantined", 0)])
-def test_a_crash_is_counted_apart_from_attempts_until_it_quarantines(crashes: int, state: str, refund: int) -> None:
+@pytest.mark.parametrize(
+    ("crashes", "state", "refund"), [(0, "ready", 1), (1, "ready", 1), (2, "quarantined", 0)]
+)
+def test_a_crash_is_counted_apart_from_attempts_until_it_quarantines(
+    crashes: int, state: str, refund: int
+) -> None:
     error = ProcessExitError("isolated process 5 was ended by SIGSEGV", signal="SIGSEGV")
     end = crashed(job(crashes=crashes), error, False, rules(), NOW)
     assert (end.state, end.refund, end.crashed) == (state, refund, 1)

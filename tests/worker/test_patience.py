@@ -45,7 +45,9 @@ def test_no_call_lasts_longer_than_half_a_lease() -> None:
 
 def test_a_short_lease_leaves_a_call_a_second() -> None:
     engine = Recorder()
-    Impatient(engine, Settings.build("sqlite:///:memory:", heartbeat_ms=50, lease_ms=500, environ={})).run("advance", {})
+    Impatient(engine, Settings.build("sqlite:///:memory:", heartbeat_ms=50, lease_ms=500, environ={})).run(
+        "advance", {}
+    )
     assert engine.deadlines == [1.0]
 
 
@@ -71,7 +73,12 @@ def test_what_can_be_done_is_done_without_waiting() -> None:
 
 def test_a_database_that_is_away_is_waited_for_with_growing_delays() -> None:
     away = Away(8)
-    assert when_available(away.ask, Resilience(db_retry_initial_ms=500, db_retry_max_ms=2_000), away.waited.append) == "there"
+    assert (
+        when_available(
+            away.ask, Resilience(db_retry_initial_ms=500, db_retry_max_ms=2_000), away.waited.append
+        )
+        == "there"
+    )
     assert len(away.waited) == 8
     assert all(0.25 * 2**number <= delay <= 2.0 for number, delay in enumerate(away.waited[:3]))
     assert max(away.waited) <= 2.0

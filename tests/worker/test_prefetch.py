@@ -21,7 +21,12 @@ __all__ = ["gate", "rounds", "trouble"]
 
 PREFETCH = 3
 # Heartbeats so rare that none falls into a test: what a claim's lease does is then the test's own doing.
-STILL: dict[str, Any] = {"heartbeat_ms": 60_000, "lease_ms": 600_000, "prefetch_buffer": PREFETCH, "claim_lease_ms": 300_000}
+STILL: dict[str, Any] = {
+    "heartbeat_ms": 60_000,
+    "lease_ms": 600_000,
+    "prefetch_buffer": PREFETCH,
+    "claim_lease_ms": 300_000,
+}
 
 
 @pytest.fixture
@@ -44,14 +49,20 @@ class Runs:
 
 def held_by_a_busy_worker(books: Books, gate: Gate, *, claimed: int) -> None:
     """Wait until the worker is full and holds so many jobs ahead."""
-    wait_until(lambda: gate.waiting >= 1 and books.states()["claimed"] == claimed, f"{claimed} jobs to be held")
+    wait_until(
+        lambda: gate.waiting >= 1 and books.states()["claimed"] == claimed, f"{claimed} jobs to be held"
+    )
 
 
-def test_a_full_worker_holds_its_buffer_and_no_job_more(still: Evenflow, books: Books, gate: Gate, rounds: list[Round]) -> None:
+def test_a_full_worker_holds_its_buffer_and_no_job_more(
+    still: Evenflow, books: Books, gate: Gate, rounds: list[Round]
+) -> None:
     jobs = still.task(name="ahold")(gate.ahold).enqueue_many([()] * 20)
     with serving(still, concurrency=2):
         wait_until(lambda: gate.waiting == 2, "the slots to be full")
-        wait_until(lambda: books.states() == {"running": 2, "claimed": 3, "ready": 15}, "the buffer to be full")
+        wait_until(
+            lambda: books.states() == {"running": 2, "claimed": 3, "ready": 15}, "the buffer to be full"
+        )
         gate.opened.set()
         for job in jobs:
             job.result(timeout=30)
@@ -64,7 +75,9 @@ def test_a_full_worker_holds_its_buffer_and_no_job_more(still: Evenflow, books: 
     assert set(books.column("attempt")) == {1}
 
 
-def test_a_held_job_starts_without_another_claim(still: Evenflow, books: Books, gate: Gate, rounds: list[Round]) -> None:
+def test_a_held_job_starts_without_another_claim(
+    still: Evenflow, books: Books, gate: Gate, rounds: list[Round]
+) -> None:
     runs = Runs(still)
     blocker = still.task(name="ahold")(gate.ahold).enqueue()
     with serving(still, concurrency=1):
@@ -88,7 +101,9 @@ def test_a_claim_whose_lease_ran_out_runs_elsewhere_and_its_holder_cannot_start_
     with serving(first, concurrency=1, services=False):
         wait_until(lambda: gate.waiting == 1, "the slot to be full")
         job, *more = runs.task.enqueue_many([()] * PREFETCH)
-        held_by_a_busy_worker(books, gate, claimed=PREFETCH)  # a full buffer: it cannot take the job a second time
+        held_by_a_busy_worker(
+            books, gate, claimed=PREFETCH
+        )  # a full buffer: it cannot take the job a second time
         books.rows(f"update {{job}} set lease_until = 1 where id = {id_number(job.id)}")
         with serving(second, concurrency=1):
             assert job.result(timeout=30) == job.id
@@ -99,7 +114,9 @@ def test_a_claim_whose_lease_ran_out_runs_elsewhere_and_its_holder_cannot_start_
     assert books.rows("select max(epoch) from {history} where task = 'note'")[0][0] == 2
 
 
-def test_heartbeats_renew_the_claims_of_held_jobs(make_app: MakeApp, engine_url: str, books: Books, gate: Gate) -> None:
+def test_heartbeats_renew_the_claims_of_held_jobs(
+    make_app: MakeApp, engine_url: str, books: Books, gate: Gate
+) -> None:
     app = make_app(engine_url, heartbeat_ms=100, lease_ms=30_000, prefetch_buffer=1, claim_lease_ms=1_500)
     app.task(name="ahold")(gate.ahold).enqueue_many([()] * 2)
     with serving(app, concurrency=1):
@@ -158,7 +175,9 @@ def test_a_held_job_that_expires_never_starts(still: Evenflow, books: Books, gat
     assert runs.count.total() == 0
 
 
-def test_a_stop_returns_what_is_held_without_using_an_attempt(still: Evenflow, books: Books, gate: Gate) -> None:
+def test_a_stop_returns_what_is_held_without_using_an_attempt(
+    still: Evenflow, books: Books, gate: Gate
+) -> None:
     jobs: list[Job[Any]] = still.task(name="ahold")(gate.ahold).enqueue_many([()] * 6)
     with serving(still, concurrency=2, shutdown_timeout=0.2):
         held_by_a_busy_worker(books, gate, claimed=3)
@@ -183,7 +202,9 @@ def test_the_ceiling_bounds_what_is_held(
     monkeypatch.setattr(pump_module, "advance", watched)
     jobs = still.task(name="ahold")(gate.ahold).enqueue_many([()] * 20)
     with serving(still):
-        wait_until(lambda: gate.waiting == 2 and books.states()["claimed"] == claimed, "the ceiling to be reached")
+        wait_until(
+            lambda: gate.waiting == 2 and books.states()["claimed"] == claimed, "the ceiling to be reached"
+        )
         gate.opened.set()
         for job in jobs:
             job.result(timeout=30)
@@ -210,7 +231,14 @@ def test_a_worker_at_its_ceiling_does_not_spin(
 def test_a_start_that_fails_costs_no_job(
     make_app: MakeApp, engine_url: str, books: Books, trouble: Trouble, fate: Any
 ) -> None:
-    app = make_app(engine_url, resilience=QUICK, heartbeat_ms=200, lease_ms=20_000, prefetch_buffer=5, claim_lease_ms=10_000)
+    app = make_app(
+        engine_url,
+        resilience=QUICK,
+        heartbeat_ms=200,
+        lease_ms=20_000,
+        prefetch_buffer=5,
+        claim_lease_ms=10_000,
+    )
     runs = Runs(app)
     runs.task.enqueue_many([()] * 40)
     has_come = trouble.once("start_claimed", fate, after=1)

@@ -57,7 +57,9 @@ def test_isolated_bodies_run_at_the_same_time(isolated: Evenflow, tmp_path: Path
             job.result(timeout=30)
 
 
-@pytest.mark.parametrize(("how", "said"), [("segv", "SIGSEGV"), ("exit", "exited with code 3"), ("kill", "SIGKILL")])
+@pytest.mark.parametrize(
+    ("how", "said"), [("segv", "SIGSEGV"), ("exit", "exited with code 3"), ("kill", "SIGKILL")]
+)
 def test_a_crash_takes_neither_the_worker_nor_its_neighbours_along_and_quarantines_at_three(
     isolated: Evenflow, how: str, said: str
 ) -> None:
@@ -91,7 +93,9 @@ def test_errors_come_back_as_they_are(isolated: Evenflow) -> None:
     assert (job.error.code, job.error.message, job.error.data) == ("DECLINED", "not today", {"why": [1]})
 
 
-def test_a_body_past_its_timeout_is_killed_with_everything_it_started(isolated: Evenflow, tmp_path: Path) -> None:
+def test_a_body_past_its_timeout_is_killed_with_everything_it_started(
+    isolated: Evenflow, tmp_path: Path
+) -> None:
     job = isolated.tasks["hold_briefly"].enqueue(str(tmp_path))
     drained(isolated, job)
     assert job.error is not None
@@ -155,7 +159,11 @@ def test_a_process_that_dies_between_two_jobs_is_nobodys_crash(isolated: Evenflo
 
 @pytest.mark.parametrize(
     ("code", "text", "exit_code", "name"),
-    [(-9, "was ended by SIGKILL", None, "SIGKILL"), (3, "exited with code 3", 3, None), (-250, "signal 250", None, "signal 250")],
+    [
+        (-9, "was ended by SIGKILL", None, "SIGKILL"),
+        (3, "exited with code 3", 3, None),
+        (-250, "signal 250", None, "signal 250"),
+    ],
 )
 def test_how_a_process_ended_is_said(code: int, text: str, exit_code: int | None, name: str | None) -> None:
     error = exit_error("process 5", code)

@@ -26,7 +26,10 @@ from tests.worker.troubled import Trouble
 
 SELDOM = Resilience(notify_poll_interval_ms=60_000)
 QUICK = Resilience(
-    db_retry_initial_ms=100, db_retry_max_ms=500, notify_poll_interval_ms=1_000, circuit_breaker_threshold=10_000
+    db_retry_initial_ms=100,
+    db_retry_max_ms=500,
+    notify_poll_interval_ms=1_000,
+    circuit_breaker_threshold=10_000,
 )
 
 
@@ -100,7 +103,9 @@ def ended(jobs: list[Job[Any]]) -> None:
 # What is claimed
 
 
-def test_a_claim_never_asks_for_more_than_there_are_free_slots(app: Evenflow, rounds: list[Round], gate: Gate) -> None:
+def test_a_claim_never_asks_for_more_than_there_are_free_slots(
+    app: Evenflow, rounds: list[Round], gate: Gate
+) -> None:
     jobs = app.task(name="hold")(gate.hold).enqueue_many([()] * 30)
     with serving(app, concurrency=4):
         wait_until(lambda: gate.waiting == 4, "four to run")
@@ -117,7 +122,9 @@ def test_a_pass_takes_at_most_the_batch_from_a_queue_and_fills_every_slot_nevert
     task = app.task(name="hold")(gate.hold)
     jobs = [*task.using(queue="a").enqueue_many([()] * 20), *task.using(queue="b").enqueue_many([()] * 20)]
     with serving(app, concurrency=12, max_claim_batch=2):
-        wait_until(lambda: gate.waiting == 12, "all slots to be filled, though the next poll is a minute away", 20)
+        wait_until(
+            lambda: gate.waiting == 12, "all slots to be filled, though the next poll is a minute away", 20
+        )
         gate.opened.set()
         ended(jobs)
     assert max(count for each in rounds for count in each.claimed.values()) == 2
@@ -162,7 +169,12 @@ def test_queues_of_equal_priority_share_the_worker(app: Evenflow) -> None:
 
 @pytest.mark.parametrize(
     ("served", "found"),
-    [(["mail"], {"mail"}), (["mail*"], {"mail", "mail-eu"}), (["*"], {"mail", "mail-eu", "docs"}), (["docs", "mail-*"], {"docs", "mail-eu"})],
+    [
+        (["mail"], {"mail"}),
+        (["mail*"], {"mail", "mail-eu"}),
+        (["*"], {"mail", "mail-eu", "docs"}),
+        (["docs", "mail-*"], {"docs", "mail-eu"}),
+    ],
 )
 def test_only_the_listed_queues_are_served(app: Evenflow, served: list[str], found: set[str]) -> None:
     ran: set[str] = set()
@@ -186,7 +198,9 @@ def test_a_paused_queue_gets_no_claims_until_it_is_resumed(app: Evenflow) -> Non
         assert job.result(timeout=30) == 1
 
 
-def test_a_process_is_done_after_its_number_of_jobs_and_takes_no_more(app: Evenflow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_done_after_its_number_of_jobs_and_takes_no_more(
+    app: Evenflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = pump_module.PumpOptions(concurrency=10, max_jobs=7, is_supervised=True)
     monkeypatch.setattr(app, "_pump_options", lambda *_: options)
     app.task(name="note")(lambda: 1).enqueue_many([()] * 20)
@@ -276,7 +290,9 @@ def test_a_worker_that_is_full_for_longer_than_its_poll_interval_does_not_spin(
         job.result(timeout=20)
 
 
-def test_a_worker_that_knows_no_queue_yet_does_not_spin(make_app: MakeApp, engine_url: str, trouble: Trouble) -> None:
+def test_a_worker_that_knows_no_queue_yet_does_not_spin(
+    make_app: MakeApp, engine_url: str, trouble: Trouble
+) -> None:
     app = make_app(engine_url)
     task = app.task(name="note")(lambda: 5)
     with serving(app, services=False):
@@ -330,7 +346,9 @@ def test_a_call_that_fails_once_costs_no_job(
 
 
 @pytest.mark.parametrize("fate", FATES)
-def test_many_calls_that_fail_cost_no_job(make_app: MakeApp, engine_url: str, books: Books, trouble: Trouble, fate: Any) -> None:
+def test_many_calls_that_fail_cost_no_job(
+    make_app: MakeApp, engine_url: str, books: Books, trouble: Trouble, fate: Any
+) -> None:
     app = make_app(engine_url, resilience=QUICK, heartbeat_ms=200, lease_ms=20_000)
     runs: Counter[str] = Counter()
 
@@ -412,7 +430,9 @@ def test_a_worker_that_was_declared_dead_stops_and_its_results_are_dropped(
     assert job.refresh().state is State.RUNNING, "it is for a rescuer to take, not for the dead to give"
 
 
-def test_a_late_result_of_a_lost_lease_changes_nothing(make_app: MakeApp, engine_url: str, books: Books) -> None:
+def test_a_late_result_of_a_lost_lease_changes_nothing(
+    make_app: MakeApp, engine_url: str, books: Books
+) -> None:
     app = make_app(engine_url, heartbeat_ms=60_000, lease_ms=120_000)
     taken = threading.Event()
 
@@ -428,7 +448,9 @@ def test_a_late_result_of_a_lost_lease_changes_nothing(make_app: MakeApp, engine
         assert job.refresh().state is State.RUNNING
 
 
-def test_patience_ends_with_an_error_where_it_has_an_end(make_app: MakeApp, engine_url: str, trouble: Trouble) -> None:
+def test_patience_ends_with_an_error_where_it_has_an_end(
+    make_app: MakeApp, engine_url: str, trouble: Trouble
+) -> None:
     impatient = Resilience(db_retry_initial_ms=100, db_retry_max_ms=500, db_retry_max_attempts=3)
     app = make_app(engine_url, resilience=impatient)
     app.prepare()
@@ -440,7 +462,12 @@ def test_patience_ends_with_an_error_where_it_has_an_end(make_app: MakeApp, engi
 def test_the_circuit_opens_after_failures_in_a_row_and_one_probe_closes_it(
     make_app: MakeApp, engine_url: str, books: Books, trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
-    resilience = Resilience(db_retry_initial_ms=100, db_retry_max_ms=500, circuit_breaker_threshold=3, circuit_breaker_cooldown_s=1)
+    resilience = Resilience(
+        db_retry_initial_ms=100,
+        db_retry_max_ms=500,
+        circuit_breaker_threshold=3,
+        circuit_breaker_cooldown_s=1,
+    )
     app = make_app(engine_url, resilience=resilience, heartbeat_ms=100, lease_ms=30_000)
     task = app.task(name="note")(lambda: 5)
 
@@ -465,7 +492,9 @@ def test_the_circuit_opens_after_failures_in_a_row_and_one_probe_closes_it(
     assert "circuit-closed" in caplog.text
 
 
-def test_failing_tasks_never_open_the_circuit(make_app: MakeApp, engine_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_tasks_never_open_the_circuit(
+    make_app: MakeApp, engine_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     app = make_app(engine_url, resilience=Resilience(circuit_breaker_threshold=1))
 
     def explode() -> None:
@@ -486,7 +515,11 @@ def test_running_jobs_keep_their_lease_through_a_short_outage(
         wait_until(lambda: gate.waiting == 1, "the job to run")
         trouble.once("beat", "lost")
         beats = trouble.calls["beat"]
-        wait_until(lambda: trouble.calls["beat"] >= beats + 3, "heartbeats, long before the back-off would be over", 5)
+        wait_until(
+            lambda: trouble.calls["beat"] >= beats + 3,
+            "heartbeats, long before the back-off would be over",
+            5,
+        )
         gate.opened.set()
         job.result(timeout=20)
     assert gate.entered == 1
@@ -506,7 +539,10 @@ def test_a_graceful_stop_lets_running_jobs_end(app: Evenflow, gate: Gate) -> Non
 
 
 def test_jobs_that_do_not_end_in_time_go_back_without_losing_an_attempt(app: Evenflow, gate: Gate) -> None:
-    jobs = [*app.task(name="ahold")(gate.ahold).enqueue_many([()] * 3), app.task(name="hold")(gate.hold).enqueue()]
+    jobs = [
+        *app.task(name="ahold")(gate.ahold).enqueue_many([()] * 3),
+        app.task(name="hold")(gate.hold).enqueue(),
+    ]
     with serving(app, shutdown_timeout=0.1):
         wait_until(lambda: gate.waiting == 4, "the jobs to run")
     assert {(job.refresh().state, job.attempt, job.crashes) for job in jobs} == {(State.READY, 0, 0)}
@@ -518,7 +554,10 @@ def test_a_stop_while_the_database_is_away_ends_when_its_time_is_over(
 ) -> None:
     app = make_app(engine_url, resilience=QUICK)
     app.task(name="ahold")(gate.ahold).enqueue()
-    with pytest.raises(WorkerGaveUp, match="stayed away during the stop"), serving(app, shutdown_timeout=1.0, services=False):
+    with (
+        pytest.raises(WorkerGaveUp, match="stayed away during the stop"),
+        serving(app, shutdown_timeout=1.0, services=False),
+    ):
         wait_until(lambda: gate.waiting == 1, "the job to run")
         trouble.fate = lambda name: "lost"
         calls = trouble.calls.total()
@@ -540,7 +579,9 @@ def _one() -> int:
     return 1
 
 
-def test_a_pump_uses_one_connection_for_its_work_and_one_to_listen(make_app: MakeApp, postgres_url: str, gate: Gate) -> None:
+def test_a_pump_uses_one_connection_for_its_work_and_one_to_listen(
+    make_app: MakeApp, postgres_url: str, gate: Gate
+) -> None:
     app = make_app(postgres_url)
     app.task(name="ahold")(gate.ahold).enqueue_many([()] * 50)
     app.prepare()

@@ -31,7 +31,12 @@ def entry_of(app: Evenflow, function: Any = add, *, options: str | None = None, 
 
 @pytest.mark.parametrize(
     ("function", "declared", "place"),
-    [(add, {}, "thread"), (aadd, {}, "async"), (add, {"run_in": "process"}, "process"), (aadd, {"run_in": "process"}, "process")],
+    [
+        (add, {}, "thread"),
+        (aadd, {}, "async"),
+        (add, {"run_in": "process"}, "process"),
+        (aadd, {"run_in": "process"}, "process"),
+    ],
 )
 def test_a_body_runs_where_it_belongs(app: Evenflow, function: Any, declared: Any, place: str) -> None:
     assert entry_of(app, function, **declared).place == place

@@ -121,7 +121,10 @@ def test_a_run_that_is_given_back_is_not_heard_any_more(bench: Bench) -> None:
     first, second = bench.start(function), bench.start(coroutine)
     wait_until(lambda: bool(contexts) and bench.slots.running[second].task is not None, "both to run")
     returned = bench.slots.give_back()
-    assert {(end.id, end.state, end.refund) for end in returned} == {(first, "ready", 1), (second, "ready", 1)}
+    assert {(end.id, end.state, end.refund) for end in returned} == {
+        (first, "ready", 1),
+        (second, "ready", 1),
+    }
     assert contexts[0].cancelled
     assert not bench.slots.running
     gate.set()
@@ -217,7 +220,9 @@ def test_nothing_is_tended_while_nothing_waits(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_two_thousand_coroutines_wait_together_while_the_heart_beats(make_app: Any, engine_url: str, books: Books) -> None:
+def test_two_thousand_coroutines_wait_together_while_the_heart_beats(
+    make_app: Any, engine_url: str, books: Books
+) -> None:
     app = make_app(engine_url, heartbeat_ms=100, lease_ms=5000)
     counts: dict[str, Any] = {"in": 0, "event": None}
 
@@ -246,7 +251,9 @@ def test_jobs_of_a_second_on_as_many_slots_take_about_a_second(app: Evenflow) ->
 
 
 @pytest.mark.slow
-def test_functions_that_block_stall_neither_the_loop_nor_the_heart(make_app: Any, engine_url: str, books: Books) -> None:
+def test_functions_that_block_stall_neither_the_loop_nor_the_heart(
+    make_app: Any, engine_url: str, books: Books
+) -> None:
     app = make_app(engine_url, heartbeat_ms=100, lease_ms=5000)
     gate = threading.Event()
     lags: list[float] = []

@@ -23,7 +23,9 @@ class Trouble:
         self.fate: Callable[[str], Fate] = lambda name: "pass"
         run, run_all = Impatient.run, Impatient.run_all
 
-        def run_or_fail(engine: Impatient, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
+        def run_or_fail(
+            engine: Impatient, name: str, parameters: Parameters, *, deadline_s: float = 30.0
+        ) -> list[Row]:
             return self._meet(name, lambda: run(engine, name, parameters, deadline_s=deadline_s))
 
         def run_all_or_fail(

@@ -19,7 +19,7 @@ class BuiltIn:
     function: Callable[..., Any]
     signature: CallSignature
     is_async: bool
-    policy: Policy
+    policy: Any
 
 
 async def seeded(delay: float) -> None:

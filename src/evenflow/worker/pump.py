@@ -160,12 +160,10 @@ class Pump:
             self._learn_names(now)
         if self._stop is not Stop.NO:
             self._return_when_due()
-        if (self._slots.reports or self._slots.lines) and (
-            now >= self._progress_at or not self._slots.running
-        ):
-            self._save_progress(now)
         self._replace_if_needed()
         self._take_ends()
+        if self._slots.has_news and (now >= self._progress_at or self._slots.has_last_news):
+            self._save_progress(now)
         claim = self._claim(now)
         if self._unwritten or claim is not NOTHING:
             self._exchange(claim, now)
@@ -309,7 +307,7 @@ class Pump:
             at.append(now + STUCK_GRACE_S / 4)
         if self._stop is not Stop.NO:
             at.append(now + 0.05)
-        if self._slots.reports or self._slots.lines:
+        if self._slots.has_news:
             at.append(self._progress_at)
         if self._options.until_empty and not self._slots.running:
             at.append(now + UNTIL_EMPTY_S)
@@ -439,6 +437,8 @@ class Pump:
         if due is not None and due <= reads.now_us(self._store) and control.admit(self._store):
             self._hungry = True
             return False
+        if self._queues.patterns:  # a dispatcher may have admitted into a queue that is new to us
+            self._learn_names(time.monotonic())
         is_empty = not reads.has_open(self._store, self._serving.names)
         self._hungry = not is_empty
         return is_empty

@@ -114,6 +114,16 @@ class Slots:
         wish = CancelledByWish(why or "cancelled by request")
         return raised(job, wish, self._registry.final, run.now(), random.random())
 
+    @property
+    def has_news(self) -> bool:
+        """Whether bodies have reported or logged something that is not stored yet."""
+        return bool(self.reports or self.lines)
+
+    @property
+    def has_last_news(self) -> bool:
+        """Whether some of it is of a run that has ended: it has to be stored before the end, or never."""
+        return not self.running or any(job not in self.running for job, _ in list(self.reports))
+
     def tend(self) -> float | None:
         """Between the pump's rounds: end overdue functions, give waiting ones a thread. Seconds to the next look."""
         due = self._end_overdue()

@@ -1,0 +1,1 @@
+"""Tests of the services: dispatcher, rescuer, undertaker, pruner, and the keeper that runs them."""

@@ -1,0 +1,22 @@
+"""Stores with their tables in place, as the store's tests have them, for both engines."""
+
+import pytest
+
+from evenflow.store.open import AnyEngine
+from tests.store.conftest import folder, postgres_database, postgres_store, postgres_template, sqlite_store
+from tests.store.scene import Scene
+
+__all__ = ["folder", "postgres_database", "postgres_store", "postgres_template", "sqlite_store"]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> AnyEngine:
+    """A migrated, empty store; the test runs once on each engine."""
+    engine: AnyEngine = request.getfixturevalue(f"{request.param}_store")
+    return engine
+
+
+@pytest.fixture
+def scene(store: AnyEngine) -> Scene:
+    """The store with known workers and jobs; the clock of its own statements stands still."""
+    return Scene(store)

@@ -1,0 +1,161 @@
+"""The keeper runs services one step at a time, waits outages out, and never dies in silence."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from evenflow.errors import StoreRefused, StoreUnavailable
+from evenflow.services.keeper import Keeper
+from evenflow.settings import Resilience, Settings
+from evenflow.store.open import AnyEngine
+from evenflow.store.signals import Waker
+from tests.processes import wait_until
+from tests.store.scene import second_engine
+
+QUICK = Resilience(db_retry_initial_ms=100, db_retry_max_ms=500)
+
+
+class Scripted:
+    """A service that does what the test says and counts its steps."""
+
+    def __init__(self, name: str, act: Callable[[], float]) -> None:
+        self.name = name
+        self.act = act
+        self.steps = 0
+
+    def step(self) -> float:
+        self.steps += 1
+        return self.act()
+
+
+class House:
+    """A keeper over scripted services, and the deaths it tells of."""
+
+    def __init__(self, engine: AnyEngine) -> None:
+        self.engine = engine
+        self.deaths: list[BaseException] = []
+        self.keepers: list[Keeper] = []
+
+    def keep(self, *services: Scripted, listens: bool = True, **resilience: int) -> Keeper:
+        options = {"db_retry_initial_ms": 100, "db_retry_max_ms": 500, **resilience}
+        settings = Settings.build("sqlite:///:memory:", resilience=Resilience(**options), environ={})
+        keeper = Keeper(
+            services, self.engine, settings, lambda _, error: self.deaths.append(error), listens=listens
+        )
+        keeper.start()
+        self.keepers.append(keeper)
+        return keeper
+
+
+@pytest.fixture
+def house(store: AnyEngine) -> Iterator[House]:
+    made = House(store)
+    yield made
+    for keeper in made.keepers:
+        keeper.stop()
+        assert not keeper.is_alive
+
+
+def test_a_service_is_called_again_when_it_asked_for_it(house: House) -> None:
+    often, seldom = Scripted("often", lambda: 0.05), Scripted("seldom", lambda: 3600.0)
+    house.keep(often, seldom)
+    wait_until(lambda: often.steps >= 5, "five steps")
+    assert seldom.steps == 1
+
+
+def test_a_service_with_more_to_do_does_not_keep_the_others_waiting(house: House) -> None:
+    greedy, other = Scripted("greedy", lambda: 0.0), Scripted("other", lambda: 0.0)
+    house.keep(greedy, other)
+    wait_until(lambda: min(greedy.steps, other.steps) >= 20, "both to be served")
+    assert abs(greedy.steps - other.steps) <= 2
+
+
+def test_an_outage_is_waited_out(house: House) -> None:
+    failures = iter([StoreUnavailable("away")] * 3)
+
+    def act() -> float:
+        for error in failures:
+            raise error
+        return 0.05
+
+    service = Scripted("service", act)
+    house.keep(service)
+    wait_until(lambda: service.steps >= 5, "steps after the outage")
+    assert house.deaths == []
+
+
+def test_any_other_error_is_fatal_and_told(house: House) -> None:
+    def act() -> float:
+        raise StoreRefused("no rights")
+
+    keeper = house.keep(Scripted("service", act))
+    wait_until(lambda: not keeper.is_alive, "the keeper to end")
+    assert [str(death) for death in house.deaths] == ["no rights"]
+
+
+def test_patience_ends_where_the_settings_say_so(house: House) -> None:
+    def act() -> float:
+        raise StoreUnavailable("away")
+
+    service = Scripted("service", act)
+    keeper = house.keep(service, db_retry_max_attempts=3)
+    wait_until(lambda: not keeper.is_alive, "the keeper to end")
+    assert service.steps == 3
+    assert [str(death) for death in house.deaths] == ["away"]
+
+
+def test_a_stop_ends_a_long_wait(house: House) -> None:
+    service = Scripted("service", lambda: 3600.0)
+    keeper = house.keep(service)
+    wait_until(lambda: service.steps == 1, "the first step")
+    started = time.monotonic()
+    keeper.stop()
+    assert time.monotonic() - started < 2.0
+    assert not keeper.is_alive
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_hastened_service_takes_its_step_now(house: House, listens: bool) -> None:
+    service, other = Scripted("service", lambda: 3600.0), Scripted("other", lambda: 3600.0)
+    keeper = house.keep(service, other, listens=listens)
+    wait_until(lambda: service.steps == other.steps == 1, "the first steps")
+    for steps in (2, 3):
+        keeper.hasten("service")
+        wait_until(lambda steps=steps: service.steps == steps, "the hastened step", 5)  # type: ignore[misc]
+    assert other.steps == 1
+
+
+def test_an_arrival_hastens_the_dispatcher_and_nobody_else(house: House) -> None:
+    dispatcher, other = Scripted("dispatcher", lambda: 3600.0), Scripted("other", lambda: 3600.0)
+    house.keep(dispatcher, other)
+    wait_until(lambda: dispatcher.steps >= 1, "the first step")
+    elsewhere = second_engine(house.engine)
+
+    def is_hastened() -> bool:
+        Waker(elsewhere).wake_dispatchers()
+        elsewhere.run(
+            "declare_queue",
+            {"name": f"q{time.monotonic_ns()}", "priority": 1, "fair": "fifo", "max_concurrency": None},
+        )
+        return dispatcher.steps >= 3
+
+    wait_until(is_hastened, "the dispatcher to be hastened")
+    assert other.steps == 1
+    elsewhere.close()
+
+
+def test_arrivals_in_crowds_are_taken_together(house: House) -> None:
+    dispatcher = Scripted("dispatcher", lambda: 3600.0)
+    house.keep(dispatcher)
+    wait_until(lambda: dispatcher.steps >= 1, "the first step")
+    elsewhere = second_engine(house.engine)
+    waker = Waker(elsewhere)
+    started = time.monotonic()
+    while time.monotonic() - started < 1.0:
+        waker.wake_dispatchers()
+        threading.Event().wait(0.001)
+    waker.settle()
+    assert dispatcher.steps <= 60
+    elsewhere.close()
