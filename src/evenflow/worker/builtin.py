@@ -28,4 +28,6 @@ async def seeded(delay: float) -> None:
         await asyncio.sleep(delay)
 
 
-BUILT_IN = {SEED_TASK: BuiltIn(SEED_TASK, seeded, CallSignature(seeded, task=SEED_TASK), True, Policy())}
+BUILT_IN: dict[str, Any] = {
+    SEED_TASK: BuiltIn(SEED_TASK, seeded, CallSignature(seeded, task=SEED_TASK), True, Policy())
+}
