@@ -9,6 +9,8 @@ import ctypes
 import functools
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,13 @@ def eat(ctx: Context, job: str, megabytes: int) -> int:
         return os.getpid()
 
 
+def orphan(ctx: Context, job: str) -> None:
+    """Starts a process that starts another and leaves: a child of nobody, which soon ends."""
+    with ledger().body(job, epoch=ctx.fence, queue=ctx.queue):
+        grandchild = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'pass'])"
+        subprocess.run([sys.executable, "-c", grandchild], check=True)
+
+
 def declared(app: Evenflow) -> Evenflow:
     """The same app, with the tasks of this module, each under its short name."""
     twice = Retry(max_attempts=2, base=0.05, jitter=False)
@@ -107,6 +116,7 @@ def declared(app: Evenflow) -> Evenflow:
         "poison": (poison, {}),
         "fails": (fails, {"retry": twice}),
         "eat": (eat, {}),
+        "orphan": (orphan, {}),
     }
     for name, (function, given) in options.items():
         app.task(name=name, **given)(function)

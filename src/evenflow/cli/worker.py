@@ -200,10 +200,12 @@ def _pid_written(path: Path | None) -> Iterator[None]:
 
 
 def _is_alive(pid: int) -> bool:
+    if pid <= 0:  # no process: signals to such numbers reach groups
+        return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
+    except PermissionError:
         return True
+    except (ProcessLookupError, OverflowError):
+        return False
     return True

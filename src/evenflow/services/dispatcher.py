@@ -12,7 +12,7 @@ log = logging.getLogger("evenflow.services")
 
 BATCH = 1000
 LOOK_EVERY_S = 2.0
-TIDY_EVERY_S = 2.0
+TIDY_EVERY_S = 5.0
 
 
 class Dispatcher:

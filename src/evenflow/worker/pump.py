@@ -36,6 +36,7 @@ LINGER_S = 0.002
 V_EVERY_S = 0.05
 NAMES_EVERY_S = 2.0
 PROGRESS_EVERY_S = 1.0
+COSTS_EVERY_S = 0.25
 LEASE_MARGIN = 0.8
 STUCK_GRACE_S = 2.0
 UNTIL_EMPTY_S = 0.005
@@ -102,7 +103,9 @@ class Pump:
         self._outage = Outage(settings.resilience)
         self._doubt_until = self._doubt_at = 0.0
         self.progressed_at = time.monotonic()
-        self._poll_at = self._beat_at = self._names_at = self._moved_v_at = self._progress_at = 0.0
+        self._costs_at = self._poll_at = self._beat_at = self._names_at = self._moved_v_at = (
+            self._progress_at
+        ) = 0.0
         self._claim_lease_us = (settings.claim_lease_ms or settings.lease_ms) * 1000
         self._lease_ends_at = lease_s() + settings.lease_ms / 1000
         self.has_lost_lease = threading.Event()
@@ -164,6 +167,9 @@ class Pump:
         self._take_ends()
         if self._slots.has_news and (now >= self._progress_at or self._slots.has_last_news):
             self._save_progress(now)
+        if self._slots.costs and now >= self._costs_at:
+            self._costs_at = now + COSTS_EVERY_S
+            control.learn_costs(self._store, self._slots.taken_costs())
         claim = self._claim(now)
         if self._unwritten or claim is not NOTHING:
             self._exchange(claim, now)
@@ -373,6 +379,7 @@ class Pump:
         rows = reads.queues(self._store)
         self._serving.learn(rows)
         served = set(self._serving.names)
+        self._slots.timed_queues = {row.name for row in rows if row.fair == "time"} & served
         if self._settings.cluster_wide_cap is not None:
             self._capped = served
         else:

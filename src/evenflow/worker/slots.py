@@ -6,8 +6,10 @@ pump is woken when enough have gathered.
 
 import asyncio
 import collections
+import dataclasses
 import itertools
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +20,7 @@ from evenflow.clock import wall_us
 from evenflow.errors import DecodeError, ProcessExitError
 from evenflow.hooks import Hooks
 from evenflow.ids import id_text
-from evenflow.job import Claimed, End
+from evenflow.job import MAX_CRASHES, Claimed, End
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.store.logs import NewLine
@@ -30,6 +32,9 @@ from evenflow.worker.threads import Threads
 
 # After its timeout a coroutine is cancelled; one that does not let go by then is ended without its consent.
 UNWILLING_S = 2.0
+# Jobs whose next crash would quarantine them run in processes of their own, so that it can only be their own doing.
+SUSPECT_CRASHES = MAX_CRASHES - 1
+SUSPECTS_AT_ONCE = 4
 MOST_LINES = 10_000
 LONGEST_LINE = 2_000
 LONGEST_REPORT = 16_000
@@ -55,12 +60,17 @@ class Slots:
             report=self._keep_report,
             say=self._keep_line,
         )
+        self._locator = locator
         self._threads: Threads[Run] = Threads(self._run_here, threads)
+        self._suspects: Threads[Run] = Threads(self._run_here, min(threads, SUSPECTS_AT_ONCE))
         self._processes = Processes(locator, self._keep_report, self._keep_line)
         self.running: dict[int, Run] = {}
         self.ended: collections.deque[End] = collections.deque()
         self.wake_at = 1
         self.reports: dict[tuple[int, int], str] = {}
+        self.timed_queues: set[str] = set()
+        self.costs: dict[tuple[str, str], tuple[int, int]] = {}
+        self._cost_lock = threading.Lock()
         self.lines: collections.deque[NewLine] = collections.deque(maxlen=MOST_LINES)
         self._line_number = itertools.count()
         self.stuck: dict[Run, float] = {}
@@ -68,7 +78,7 @@ class Slots:
 
     def start(self, jobs: Sequence[Claimed]) -> None:
         """Begin to run claimed jobs. Called by the pump; returns at once."""
-        coroutines, functions = [], []
+        coroutines, functions, suspects = [], [], []
         for job in jobs:
             run = self._run(job)
             if self._hooks.listens:
@@ -78,6 +88,8 @@ class Slots:
                 continue
             if run.entry.place == "async":
                 coroutines.append(run)
+            elif run.entry.place == "process" and job.crashes >= SUSPECT_CRASHES:
+                suspects.append(run)
             else:
                 functions.append(run)
             if run.entry.timeout_s is not None and run.entry.place != "process":
@@ -86,6 +98,8 @@ class Slots:
             self._loop.call_soon_threadsafe(self._start_coroutines, coroutines)
         if functions:
             self._threads.submit(functions)
+        if suspects:
+            self._suspects.submit(suspects)
 
     def cancel(self, job: int, epoch: int, why: str) -> None:
         """Somebody wants this job to stop: its context says so, and a coroutine is cancelled."""
@@ -126,9 +140,8 @@ class Slots:
 
     def tend(self) -> float | None:
         """Between the pump's rounds: end overdue functions, give waiting ones a thread. Seconds to the next look."""
-        due = self._end_overdue()
-        grow = self._threads.grow()
-        return due if grow is None else grow if due is None else min(due, grow)
+        looks = (self._end_overdue(), self._threads.grow(), self._suspects.grow())
+        return min((look for look in looks if look is not None), default=None)
 
     def stuck_for(self) -> float:
         """For how many seconds the oldest body whose end was decided without it has been going on."""
@@ -138,6 +151,7 @@ class Slots:
 
     def close(self) -> None:
         self._threads.close()
+        self._suspects.close()
         self._processes.close()
 
     def _start_coroutines(self, runs: Sequence[Run]) -> None:
@@ -154,6 +168,8 @@ class Slots:
             unreadable = DecodeError(f"the options stored with this job cannot be read: {error}")
             self._over(run, raised(job, unreadable, self._registry.final, run.now(), random.random()))
             return run
+        if entry is not None and job.crashes >= SUSPECT_CRASHES and self._locator is not None:
+            entry = dataclasses.replace(entry, place="process")
         run = self.running[job.id] = Run(job, entry)
         if entry is None:
             self._over(run, raised(job, _unknown(job), self._registry.unknown, run.now(), random.random()))
@@ -194,6 +210,8 @@ class Slots:
             return
         self.ended.append(end)  # first, so that the pump finds every run in one of the two places
         self.running.pop(run.job.id, None)
+        if run.job.queue in self.timed_queues and run.job.group is not None:
+            self._note_cost(run, run.job.group)
         if self._hooks.listens:
             ran_s = time.monotonic() - run.started
             self._hooks.emit("job.ended", **_fields(run.job), state=end.state, ran_s=ran_s)
@@ -228,6 +246,19 @@ class Slots:
         self.stuck[run] = since
         if run.entry.place == "thread":
             self._threads.allow_more(1)
+
+    def _note_cost(self, run: Run, group: str) -> None:
+        """What a run of a queue that is fair by time has taken, for the pump to report."""
+        key, spent_us = (run.job.queue, group), int((time.monotonic() - run.started) * 1_000_000)
+        with self._cost_lock:
+            runs, total_us = self.costs.get(key, (0, 0))
+            self.costs[key] = (runs + 1, total_us + spent_us)
+
+    def taken_costs(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """The costs since the last call: (queue, group) -> (runs, microseconds)."""
+        with self._cost_lock:
+            costs, self.costs = self.costs, {}
+        return costs
 
     def _keep_line(self, job: Claimed, level: str, line: str) -> None:
         """A line that a body logged. Of a flood, the latest are kept."""

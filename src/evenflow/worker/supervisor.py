@@ -44,6 +44,7 @@ from evenflow.worker.write_lock import WriteLockWatch
 log = logging.getLogger("evenflow.supervisor")
 
 LOOK_S = 0.5
+LIST_EVERY = 2
 LIVED_S = 10.0
 MOST_REFUSALS = 3
 MOST_FALSE_STARTS = 5
@@ -82,6 +83,7 @@ class Heart:
         self._engine = engine
         self._every_s = settings.heartbeat_ms / 1000
         self._worker = worker
+        self._beats = 0
         self.children: set[int] | None = None
 
     def step(self) -> float:
@@ -89,7 +91,9 @@ class Heart:
             raise RuntimeError(
                 "this supervisor was declared dead by another one; its children are not its own any more"
             )
-        self.children = {row.pid for row in leases.workers(self._engine) if row.parent == self._worker}
+        if self._beats % LIST_EVERY == 0:
+            self.children = {row.pid for row in leases.workers(self._engine) if row.parent == self._worker}
+        self._beats += 1
         return self._every_s
 
 

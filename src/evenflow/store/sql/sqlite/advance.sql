@@ -28,6 +28,12 @@ from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state'
 cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker
 where e.state not in ('ready', 'scheduled') and e.keep_us > 0;
 
+-- A rate that has started keeps its place until its window has passed: nothing is freed.
+delete from evenflow_hold where phase = 3 and job_id in (
+  select j.id from json_each(:ends) e
+  cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
+  where e.value ->> 'state' not in ('ready', 'scheduled') and j.limits is not null);
+
 delete from evenflow_hold where job_id in (
   select j.id from json_each(:ends) e
   cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
