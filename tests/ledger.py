@@ -193,6 +193,17 @@ class Checker:
                 violations.append(f"{name}: {most} ran at once, the cap is {cap}")
         return Report(faults, len(books), len(self.runs), violations, seed)
 
+    def recoveries_s(self) -> list[float]:
+        """For each run that ended with its process: seconds until its job ran again."""
+        found = []
+        for dead in self.runs:
+            if dead.has_returned or dead.ended is None:
+                continue
+            later = [run.began for run in self.runs if run.job == dead.job and run.epoch > dead.epoch]
+            if later:
+                found.append(max(0, min(later) - dead.ended) / 1e9)
+        return found
+
     def _lost(self, books: Mapping[str, list[str]]) -> Iterator[str]:
         returned = {run.job for run in self.runs if run.has_returned}
         for job, outcome in self.outcomes.items():

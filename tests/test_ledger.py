@@ -131,6 +131,15 @@ def test_a_run_ends_with_the_death_of_its_process(story: Story) -> None:
     assert run.ended is not None and run.ended >= run.began and not run.has_returned
 
 
+def test_a_recovery_is_the_time_from_a_death_to_the_next_run_of_the_job(story: Story) -> None:
+    pid = 4_000_001
+    second = 1_000_000_000
+    story.body.note("B", "one", story.job, 2, pid, 5, 10 * second, "default", "-")
+    Ledger(story.deaths).note("D", pid, 5, 11 * second)
+    story.body.note("B", "two", story.job, 3, pid + 1, 5, 11 * second + second // 2, "default", "-")
+    assert Checker(story.producers, story.bodies, story.deaths).recoveries_s() == [0.5]
+
+
 def test_the_greatest_overlap_is_found_by_its_edges() -> None:
     def run(began: int, ended: int | None) -> Interval:
         return Interval("job", 1, 1, "default", "-", began, ended, ended is not None)

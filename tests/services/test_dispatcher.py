@@ -1,7 +1,6 @@
 """The dispatcher: due and arrived jobs become ready, overdue ones end, forgotten claims are freed; and it looks first."""
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -43,8 +42,8 @@ class Post:
 
 
 @pytest.fixture
-def post(store: AnyEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Post]:
-    yield Post(store, monkeypatch)
+def post(store: AnyEngine, monkeypatch: pytest.MonkeyPatch) -> Post:
+    return Post(store, monkeypatch)
 
 
 def test_a_scheduled_job_is_ready_when_its_time_has_come_and_not_before(post: Post) -> None:

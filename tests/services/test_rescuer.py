@@ -159,7 +159,7 @@ def test_many_orphans_are_taken_in_batches_until_none_is_left(
     scene.enqueue(*[new_job() for _ in range(35)])
     assert len(scene.claim(35, worker=ALICE)) == 35
     scene.bury(ALICE)
-    monkeypatch.setattr(leases.rescue, "__kwdefaults__", leases.rescue.__kwdefaults__ | {"top": 10})
+    monkeypatch.setattr(leases.rescue, "__kwdefaults__", {**(leases.rescue.__kwdefaults__ or {}), "top": 10})
     Watch(scene, monkeypatch).look()
     assert set(scene.states().values()) == {"ready"}
 

@@ -23,10 +23,6 @@ from tests.store.scene import Scene
 ENGINES = ["sqlite", "postgres", pytest.param("pgbouncer", marks=pytest.mark.pooler)]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "pooler: the same conformance case behind PgBouncer")
-
-
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A private folder in memory where there is one: what a disk's flush costs is no part of these tests."""

@@ -137,7 +137,7 @@ def end_of(job: Claimed, state: str = "succeeded", **fields: Any) -> End:
 
 
 def rows_of(engine: AnyEngine, table: str) -> list[Columns]:
-    """All rows of a table, by column name, in the order of the primary key; the same values on every engine."""
+    """All rows of a table, by column name, in an order of their own; the same on every engine."""
     if isinstance(engine, SqliteEngine):
         with engine.reading() as connection:
             cursor = connection.execute(f"select * from evenflow_{table}")
@@ -148,7 +148,9 @@ def rows_of(engine: AnyEngine, table: str) -> list[Columns]:
             found = [dict(zip(_names(rows.description), row, strict=True)) for row in rows.fetchall()]
     for row in found:
         row.update({name: bool(row[name]) for name in TRUTHS if name in row})
-    return sorted(found, key=lambda row: row["id"] if "id" in row else str(list(row.values())[:3]))
+    return sorted(
+        found, key=lambda row: row["id"] if "id" in row else [repr(row[name]) for name in sorted(row)]
+    )
 
 
 def execute(engine: AnyEngine, sqlite: str, postgres: str | None = None) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from evenflow import Evenflow
-
 from tests.client.conftest import (
     MakeApp,
     app,

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,11 @@ def declared(app: Evenflow) -> Evenflow:
         "hold_briefly": {"timeout": 0.3},
         "hold_twice": {"timeout": 0.3, "retry": Retry(max_attempts=2, backoff=[600], jitter=False)},
     }
-    functions = {"crash_fails": crash, "hold_briefly": hold, "hold_twice": hold}
+    functions: dict[str, Callable[..., Any]] = {
+        "crash_fails": crash,
+        "hold_briefly": hold,
+        "hold_twice": hold,
+    }
     for function in (pid, apid, crash, end_program, hold, report, decline, hooks_seen):
         functions[function.__name__] = function
     for name, function in functions.items():

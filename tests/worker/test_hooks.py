@@ -43,8 +43,8 @@ def test_what_is_added_is_returned_so_that_hooks_are_decorators() -> None:
 
 
 def test_the_first_surrounding_is_the_outermost(told: list[str]) -> None:
+    assert not Hooks().surrounds
     hooks = Hooks()
-    assert not hooks.surrounds
     for name in ("outer", "inner"):
 
         def around(ctx: Context, name: str = name) -> Iterator[None]:
@@ -126,7 +126,8 @@ def test_a_body_with_context_and_one_without_are_both_called_rightly(app: Evenfl
 def test_an_error_before_the_body_fails_the_job_without_running_it(app: Evenflow, told: list[str]) -> None:
     @app.hooks.around_run
     def around(ctx: Context) -> Iterator[None]:
-        raise PermissionError("not here")
+        if ctx.task == "note":
+            raise PermissionError("not here")
         yield
 
     job = app.task(name="note")(lambda: told.append("body")).enqueue()

@@ -37,7 +37,7 @@ RETENTION = Retention(succeeded=DAY // SECOND, failed=60, cancelled=120, expired
 
 
 def job(**fields: Any) -> Claimed:
-    plain = {
+    plain: dict[str, Any] = {
         "id": 7, "epoch": 3, "queue": "default", "task": "mail", "group": None, "priority": 0, "turn": 1.0, "attempt": 1,
         "max_attempts": 5, "crashes": 0, "created_at": NOW, "run_at": NOW, "started_at": NOW, "good_until": None,
         "payload": "[[],{}]", "signature": None, "headers": None, "options": None,

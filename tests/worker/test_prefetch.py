@@ -8,6 +8,7 @@ import pytest
 
 from evenflow import Context, Evenflow, Job, JobCancelled, JobExpired, Resilience, State
 from evenflow.ids import id_number
+from evenflow.store.advance import advance
 from evenflow.worker import pump as pump_module
 from evenflow.worker.pump import PumpOptions
 from tests.client.serving import serving
@@ -194,11 +195,10 @@ def test_the_ceiling_bounds_what_is_held(
 
     def watched(*arguments: Any, **options: Any) -> Any:
         nonlocal most
-        answer = pump_module_advance(*arguments, **options)
+        answer = advance(*arguments, **options)
         most = max(most, books.states()["claimed"])
         return answer
 
-    pump_module_advance = pump_module.advance
     monkeypatch.setattr(pump_module, "advance", watched)
     jobs = still.task(name="ahold")(gate.ahold).enqueue_many([()] * 20)
     with serving(still):

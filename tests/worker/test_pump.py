@@ -83,7 +83,7 @@ class Gate:
             self.waiting += 1
             self.entered += 1
         try:
-            while not self.opened.is_set():
+            while not self.opened.is_set():  # noqa: ASYNC110 - opened from another thread
                 await asyncio.sleep(0.005)
         finally:
             with self._lock:
@@ -554,14 +554,16 @@ def test_a_stop_while_the_database_is_away_ends_when_its_time_is_over(
 ) -> None:
     app = make_app(engine_url, resilience=QUICK)
     app.task(name="ahold")(gate.ahold).enqueue()
-    with (
-        pytest.raises(WorkerGaveUp, match="stayed away during the stop"),
-        serving(app, shutdown_timeout=1.0, services=False),
-    ):
-        wait_until(lambda: gate.waiting == 1, "the job to run")
-        trouble.fate = lambda name: "lost"
-        calls = trouble.calls.total()
-    assert trouble.calls.total() - calls < 40, "it tries, it does not hammer"
+
+    def stop_without_database() -> None:
+        with serving(app, shutdown_timeout=1.0, services=False):
+            wait_until(lambda: gate.waiting == 1, "the job to run")
+            trouble.fate = lambda name: "lost"
+            trouble.calls.clear()
+
+    with pytest.raises(WorkerGaveUp, match="stayed away during the stop"):
+        stop_without_database()
+    assert trouble.calls.total() < 40, "it tries, it does not hammer"
 
 
 def test_a_worker_leaves_no_thread_and_no_row_behind(app: Evenflow, books: Books) -> None:

@@ -1,6 +1,7 @@
 """Which queues a worker serves, in which order, and where its claims begin."""
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,7 +100,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(serving.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(serving, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 @pytest.fixture

@@ -79,7 +79,9 @@ def test_jobs_that_do_not_end_in_time_go_back_without_losing_an_attempt(
     assert worker.left_behind() == []
 
 
-def test_a_second_term_hurries(start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path) -> None:
+def test_a_second_term_hurries(
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
+) -> None:
     worker = start_worker(engine_url, "--processes", "1", "--shutdown-timeout", "600").ready()
     job = jobs_app.tasks["hold"].enqueue("job")
     begun(tmp_path, 1)
@@ -175,7 +177,9 @@ def test_no_zombie_is_left_while_the_worker_runs(start_worker: StartWorker, sqli
 # Pid files
 
 
-def test_the_pid_is_written_and_taken_away(start_worker: StartWorker, sqlite_url: str, tmp_path: Path) -> None:
+def test_the_pid_is_written_and_taken_away(
+    start_worker: StartWorker, sqlite_url: str, tmp_path: Path
+) -> None:
     path = tmp_path / "worker.pid"
     worker = start_worker(sqlite_url, "--processes", "1", "--pidfile", str(path)).ready()
     assert path.read_text() == f"{worker.pid}\n"
@@ -187,7 +191,9 @@ def test_the_pid_is_written_and_taken_away(start_worker: StartWorker, sqlite_url
 
 
 @pytest.mark.parametrize("text", ["999999999\n", "garbage", "", "-5"])
-def test_a_stale_pid_file_is_no_hindrance(start_worker: StartWorker, sqlite_url: str, tmp_path: Path, text: str) -> None:
+def test_a_stale_pid_file_is_no_hindrance(
+    start_worker: StartWorker, sqlite_url: str, tmp_path: Path, text: str
+) -> None:
     path = tmp_path / "worker.pid"
     path.write_text(text)
     worker = start_worker(sqlite_url, "--processes", "1", "--pidfile", str(path))
@@ -200,18 +206,35 @@ def test_a_stale_pid_file_is_no_hindrance(start_worker: StartWorker, sqlite_url:
 
 def can_be_process_1() -> bool:
     command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
-    return shutil.which("unshare") is not None and subprocess.run(command, check=False, capture_output=True).returncode == 0
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(command, check=False, capture_output=True).returncode == 0
+    )
 
 
 @pytest.mark.skipif(not can_be_process_1(), reason="needs the right to make a pid namespace")
-def test_as_process_1_it_obeys_signals_and_reaps_orphans(sqlite_url: str, make_app: MakeApp, tmp_path: Path) -> None:
+def test_as_process_1_it_obeys_signals_and_reaps_orphans(
+    sqlite_url: str, make_app: MakeApp, tmp_path: Path
+) -> None:
     app = declared(make_app(sqlite_url))
     app.prepare()
-    command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-m", "evenflow", "worker"]
+    command = [
+        "unshare",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "--kill-child",
+        sys.executable,
+        "-m",
+        "evenflow",
+        "worker",
+    ]
     environment = os.environ | {"EVENFLOW_URL": sqlite_url, "LEDGER_FOLDER": str(tmp_path)}
     log = (tmp_path / "log").open("wb")
     options = ["tests.worker.jobs:app", "--processes", "1"]
-    with subprocess.Popen([*command, *options], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as outer:
+    with subprocess.Popen(
+        [*command, *options], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+    ) as outer:
         try:
             wait_until(lambda: bool(children(outer.pid)), "process 1")
             (first,) = children(outer.pid)

@@ -1,5 +1,6 @@
 """The supervisor with real processes: it starts them, replaces them, and takes the jobs of the dead at once."""
 
+import itertools
 import os
 import re
 import signal
@@ -91,7 +92,7 @@ def test_with_one_slot_per_process_jobs_never_overlap_in_a_process(
         own = [run for run in runs_of(tmp_path) if run.pid == pid]
         assert all(
             earlier.ended is not None and earlier.ended <= later.began
-            for earlier, later in zip(own, own[1:], strict=False)
+            for earlier, later in itertools.pairwise(own)
         )
 
 
@@ -388,9 +389,12 @@ def test_an_idle_command_hardly_computes_and_hardly_speaks(
     start_worker: StartWorker, postgres_url: str, make_app: MakeApp
 ) -> None:
     make_app(postgres_url).prepare()
-    worker = start_worker(
-        postgres_url, "--processes", "1", EVENFLOW_HEARTBEAT_MS=2000, EVENFLOW_LEASE_MS=10_000, EVENFLOW_NOTIFY_POLL_INTERVAL_MS=5000
-    ).ready()  # fmt: skip
+    usual = {
+        "EVENFLOW_HEARTBEAT_MS": 2000,
+        "EVENFLOW_LEASE_MS": 10_000,
+        "EVENFLOW_NOTIFY_POLL_INTERVAL_MS": 5000,
+    }
+    worker = start_worker(postgres_url, "--processes", "1", **usual).ready()
     books = Books(postgres_url)
     pids = [worker.pid, *worker.children()]
     started = time.monotonic()

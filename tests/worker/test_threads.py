@@ -133,7 +133,12 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_n_pieces_of_one_length_take_about_that_long() -> None:
     pool = Pool(50)
     started = time.monotonic()
-    pool.threads.submit([lambda: time.sleep(0.5) or pool.quick() for _ in range(50)])
+
+    def nap() -> None:
+        time.sleep(0.5)
+        pool.quick()
+
+    pool.threads.submit([nap] * 50)
     pool.tick_until(lambda: pool.done == 50, "all of them")
     assert time.monotonic() - started < 5.0, "one after the other they would take 25 s"
     pool.threads.close()

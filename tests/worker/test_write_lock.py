@@ -4,6 +4,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,7 +38,7 @@ class Scene:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(write_lock.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(write_lock, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.watch = WriteLockWatch(parse_url(f"sqlite:///{folder}/jobs.db"))
         self.holder = Holder(folder / "jobs.db.lock")
 

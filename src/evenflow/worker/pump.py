@@ -159,8 +159,8 @@ class Pump:
             self._beat(now)
         if self._doubt_at <= now < self._doubt_until:
             self._return_unknown_claims(now)
-        if now >= self._names_at:
-            self._learn_names(now)
+        if now >= self._names_at or (self._queues.patterns and now >= self._poll_at):
+            self._learn_names(now)  # with each poll too, or a new queue would wait for both
         if self._stop is not Stop.NO:
             self._return_when_due()
         self._replace_if_needed()
