@@ -46,7 +46,7 @@ def assert_quick(task: AnyTask) -> None:
 async def until(condition: Callable[[], bool]) -> None:
     """Let other coroutines run until the condition holds."""
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - nobody tells when a waiter is registered
+        while not condition():
             await asyncio.sleep(0.01)
 
 

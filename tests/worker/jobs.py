@@ -56,7 +56,7 @@ def hold(ctx: Context, job: str, gate: str = "gate") -> int:
 
 async def ahold(ctx: Context, job: str, gate: str = "gate") -> int:
     with ledger().body(job, epoch=ctx.fence, queue=ctx.queue):
-        while not (FOLDER / gate).exists():  # noqa: ASYNC110 - the gate is a file
+        while not (FOLDER / gate).exists():
             await asyncio.sleep(LOOK_S)
         return os.getpid()
 

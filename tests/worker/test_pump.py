@@ -83,7 +83,7 @@ class Gate:
             self.waiting += 1
             self.entered += 1
         try:
-            while not self.opened.is_set():  # noqa: ASYNC110 - opened from another thread
+            while not self.opened.is_set():
                 await asyncio.sleep(0.005)
         finally:
             with self._lock:
