@@ -83,7 +83,7 @@ class Cluster:
 
 
 def kill_a_child(cluster: Cluster, chance: random.Random) -> None:
-    cluster.watch()
+    cluster.settle()
     kill_now(cluster.any_child(chance))
 
 

@@ -54,7 +54,7 @@ def test_killed_and_stopped_workers(
 ) -> None:  # fmt: skip
     chance = random.Random(seed)
     with Cluster(chaos_url, load.folder, load, commands=commands) as cluster:
-        load.start()
+        load.start(pause_s=0.02)
         for _ in range(times(count)):
             load.flows(chance.randrange(1, 30))
             inject(cluster, chance)

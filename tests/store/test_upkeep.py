@@ -264,3 +264,30 @@ def test_preparing_a_sqlite_file_makes_its_tables(sqlite_url: str) -> None:
     assert prepare(engine)[0] == "0001_foundation"
     assert prepare(engine) == []
     engine.close()
+
+
+def test_many_processes_may_turn_partitions_at_the_same_moment(postgres_store: PostgresEngine) -> None:
+    start = threading.Barrier(6)
+    wrong: list[BaseException] = []
+
+    def turn() -> None:
+        engine = PostgresEngine(postgres_store._conninfo)
+        try:
+            start.wait()
+            for _ in range(3):
+                turn_partitions(engine)
+        except BaseException as error:
+            wrong.append(error)
+        finally:
+            engine.close()
+
+    threads = [threading.Thread(target=turn) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    turn_partitions(postgres_store)
+    with postgres_store.session() as connection:
+        made = connection.execute("select count(*) from pg_class where relname ~ '^history_[0-9]{8}$'").fetchone()
+    assert made == (DAYS_AHEAD + 1,)

@@ -65,10 +65,11 @@ def _create(engine: PostgresEngine, name: str, first: int, end: int) -> bool:
     return _ddl(
         engine,
         f"lock table {schema}.history_default in share row exclusive mode",
-        f"create table if not exists {schema}.{name} (like {schema}.history including defaults including constraints)",
+        f"create table {schema}.{name} (like {schema}.history including defaults including constraints)",
         f"with moved as (delete from {schema}.history_default where expires_at >= {first} and expires_at < {end} returning *) "
         f"insert into {schema}.{name} select * from moved",
         f"alter table {schema}.history attach partition {schema}.{name} for values from ({first}) to ({end})",
+        makes=f"{schema}.{name}",
     )
 
 
@@ -76,7 +77,7 @@ def _drop(engine: PostgresEngine, name: str) -> bool:
     return _ddl(engine, f'drop table if exists "{engine.schema}".{name}')
 
 
-def _ddl(engine: PostgresEngine, *statements: str) -> bool:
+def _ddl(engine: PostgresEngine, *statements: str, makes: str | None = None) -> bool:
     with (
         contextlib.suppress(Conflict, StoreUnavailable),
         engine.session() as connection,
@@ -85,6 +86,8 @@ def _ddl(engine: PostgresEngine, *statements: str) -> bool:
         connection.execute("set local lock_timeout = '500ms'")
         if connection.execute("select pg_try_advisory_xact_lock(%s)", (UPKEEP_KEY,)).fetchone() != (True,):
             return False  # another process is at it
+        if makes is not None and connection.execute("select to_regclass(%s)", (makes,)).fetchone() != (None,):
+            return False  # another process made it since we looked
         for statement in statements:
             connection.execute(statement.encode())
         return True

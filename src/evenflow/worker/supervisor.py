@@ -48,7 +48,7 @@ LIST_EVERY = 2
 LIVED_S = 10.0
 MOST_REFUSALS = 3
 MOST_FALSE_STARTS = 5
-LONGEST_BACKOFF_S = 30.0
+LONGEST_BACKOFF_S = 2.0  # a process that is killed again and again must not stop the others' work for long
 QUIT_AFTER_S = 5.0
 
 
