@@ -108,12 +108,15 @@ where state = cast(:state as text) and state <> 'succeeded'
 -- name: any_open
 -- mode: read
 -- returns: is_open
--- Is there anything in these queues that may run without somebody's help? For `until_empty`.
-select exists (
-  select from evenflow.job
-  where state in ('arriving', 'ready', 'claimed', 'running')
-    and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))
-) as is_open;
+-- Is there anything in these queues that may run without somebody's help? For `until_empty`. One look per partial
+-- index: a list of states would be a walk over all live rows.
+select exists (select from evenflow.job where state = 'arriving' and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb))))
+  or exists (
+    select from jsonb_array_elements_text(cast(:queues as jsonb)) n
+    cross join lateral (select from evenflow.job j where j.state = 'ready' and j.queue = n.value limit 1) first)
+  or exists (
+    select from evenflow.job where state in ('claimed', 'running')
+      and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))) as is_open;
 
 -- name: list_rounds
 -- mode: read

@@ -78,7 +78,7 @@ returning id, 'ready' as state, queue;
 update evenflow_hold set phase = 0, held_at = null where job_id in (
   select j.id from evenflow_job j where j.limits like '%"window_us"%' and j.id in (
   select id from evenflow_job indexed by evenflow_job_in_flight
-  where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by id limit :top));
+  where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by +id limit :top));
 
 update evenflow_job set worker = null, lease_until = null, attempt = attempt - 1,
   state = case when limits like '%"window_us"%' then 'scheduled' else 'ready' end,
@@ -87,7 +87,7 @@ update evenflow_job set worker = null, lease_until = null, attempt = attempt - 1
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
 where id in (
   select id from evenflow_job indexed by evenflow_job_in_flight
-  where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by id limit :top)
+  where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by +id limit :top)
 returning id, queue;
 
 -- name: lock_caps

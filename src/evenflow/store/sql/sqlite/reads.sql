@@ -101,10 +101,10 @@ where state = :state and state <> 'succeeded'
 -- name: any_open
 -- mode: read
 -- returns: is_open
-select exists (
-  select 1 from evenflow_job
-  where state in ('arriving', 'ready', 'claimed', 'running') and queue in (select value from json_each(:queues))
-) as is_open;
+select exists (select 1 from evenflow_job where state = 'arriving' and queue in (select value from json_each(:queues)))
+  or exists (select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state = 'ready')
+  or exists (
+    select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state in ('claimed', 'running')) as is_open;
 
 -- name: list_rounds
 -- mode: read
