@@ -113,9 +113,10 @@ class WorkerCommand:
 
     def said(self, text: str, within_s: float = 30.0) -> None:
         """Wait until the log matches."""
-        wait_until(
-            lambda: re.search(text, self.log) is not None, f"{text!r} in the log:\n{self.log}", within_s
-        )
+        try:
+            wait_until(lambda: re.search(text, self.log) is not None, "the log", within_s)
+        except TimeoutError:
+            raise AssertionError(f"{text!r} was not said within {within_s} s:\n{self.log}") from None
 
     def _note_children(self) -> None:
         for pid in _tree(self.pid):
