@@ -24,7 +24,7 @@ class Claimer:
         self._bounds = Bounds()
         self._keeps_bounds = keeps_bounds
         self._moved_v_at = 0.0
-        self.worker = new_worker_id(engine)
+        self.worker = new_worker_id()
         leases.register(
             engine, self.worker, kind="worker", host="bench", pid=os.getpid(), lease_us=10_000_000
         )

@@ -45,7 +45,11 @@ class Cluster:
         self.commands = [self._started() for _ in range(commands)]
 
     def __enter__(self) -> "Cluster":
-        self.settle()
+        try:
+            self.settle()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,9 +57,12 @@ class Cluster:
             command.__exit__()
 
     def settle(self) -> None:
-        """Wait until every command serves with all its processes, and watch them all for their death."""
-        for command in self.commands:
-            command.ready(self._processes)
+        """Wait until every command serves with all its processes, and watch them all for their death.
+
+        A command that has ended by itself, as one does that was declared dead, is started anew.
+        """
+        for command in list(self.commands):
+            (command if command.is_running() else self.replace(command)).ready(self._processes)
         self.watch()
 
     def watch(self) -> None:
@@ -89,7 +96,7 @@ def kill_a_child(cluster: Cluster, chance: random.Random) -> None:
 
 def kill_a_supervisor(cluster: Cluster, chance: random.Random) -> None:
     """And start another command in its place, as a service manager would."""
-    cluster.watch()
+    cluster.settle()
     command = chance.choice(cluster.commands)
     kill_now(command.pid)
     command.ended()
@@ -98,7 +105,7 @@ def kill_a_supervisor(cluster: Cluster, chance: random.Random) -> None:
 
 def lose_a_host(cluster: Cluster, chance: random.Random) -> None:
     """Supervisor and children at one instant: nobody is left to give anything back."""
-    cluster.watch()
+    cluster.settle()
     command = chance.choice(cluster.commands)
     tree = [command.pid, *command.children()]
     for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -122,9 +129,9 @@ def freeze_a_child(cluster: Cluster, chance: random.Random) -> None:
 
 def restart_gracefully(cluster: Cluster, chance: random.Random) -> None:
     """TERM, wait, start again: a deployment."""
-    cluster.watch()
+    cluster.settle()
     command = chance.choice(cluster.commands)
-    assert command.stop() == 0
+    command.stop()
     assert command.left_behind() == []
     cluster.replace(command).ready()
 

@@ -18,7 +18,12 @@ def capped(scene: Scene, cap: int | None, jobs: int = 10, queue: str = "default"
 
 
 def claim(
-    scene: Scene, top: int = 100, *, worker: int = ALICE, queues: tuple[str, ...] = ("default",), lease_us: int | None = None
+    scene: Scene,
+    top: int = 100,
+    *,
+    worker: int = ALICE,
+    queues: tuple[str, ...] = ("default",),
+    lease_us: int | None = None,
 ) -> list[Claimed]:
     wants = [Want(queue, place, top) for place, queue in enumerate(queues)]
     return scene.advance(worker, claim=Claim(wants, top, lease_us=lease_us, under_caps=True)).claimed

@@ -72,6 +72,9 @@ class WorkerCommand:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def children(self) -> list[int]:
         """The worker processes that live now."""
         self._note_children()

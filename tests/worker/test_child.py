@@ -17,7 +17,7 @@ from tests.worker.conftest import MakeApp, StartWorker
 
 pytestmark = pytest.mark.process
 
-APP = "import os, signal, sys, threading\nfrom evenflow import Evenflow\napp = Evenflow()\n"
+APP = "import os, signal, sys, threading, time\nfrom evenflow import Evenflow\napp = Evenflow()\n"
 HANG_ONCE = """
 from evenflow.store import leases
 main, flag = sys.modules["__main__"], os.environ["LEDGER_FOLDER"] + "/hung"
@@ -44,6 +44,7 @@ def freeze(flag: str) -> int:
         open(flag, "w").close()
         with app._producer.engine.exclusive():
             os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(5)  # the signal may take a moment to reach this thread: it must not let go meanwhile
     return os.getpid()
 """
 
@@ -59,7 +60,10 @@ def orders(**changes: object) -> bytes:
 def child(folder: Path, text: str, sqlite_url: str) -> "subprocess.Popen[bytes]":
     (folder / "shop.py").write_text(APP.replace("Evenflow()", f"Evenflow({sqlite_url!r})") + text)
     process = subprocess.Popen(
-        [sys.executable, "-m", "evenflow.worker.child"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "evenflow.worker.child"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     assert process.stdin is not None
     process.stdin.write(orders(path=[str(folder)]))
@@ -97,7 +101,9 @@ def test_a_lifeline_that_ends_before_it_serves_ends_it_too(tmp_path: Path, sqlit
         assert process.wait(30) == EXIT_GONE
 
 
-def test_a_process_whose_pump_hangs_is_replaced(start_worker: StartWorker, sqlite_url: str, tmp_path: Path) -> None:
+def test_a_process_whose_pump_hangs_is_replaced(
+    start_worker: StartWorker, sqlite_url: str, tmp_path: Path
+) -> None:
     (tmp_path / "hanging.py").write_text(APP + HANG_ONCE)
     worker = start_worker(sqlite_url, "--processes", "1", locator="hanging:app", PYTHONPATH=tmp_path).ready()
     (before,) = worker.children()
@@ -124,7 +130,9 @@ def test_a_process_that_is_frozen_with_the_write_lock_is_ended_and_the_others_go
     (tmp_path / "freezing.py").write_text(APP + FREEZE)
     app = make_app(sqlite_url)
     task = app.task(name="freeze")(lambda flag: 0)
-    worker = start_worker(sqlite_url, "--processes", "2", locator="freezing:app", PYTHONPATH=tmp_path).ready(2)
+    worker = start_worker(sqlite_url, "--processes", "2", locator="freezing:app", PYTHONPATH=tmp_path).ready(
+        2
+    )
     job = task.enqueue(str(tmp_path / "frozen"))
     worker.said("is frozen with the database's write lock: it is ended")
     assert job.result(timeout=30) in worker.children()
@@ -134,7 +142,7 @@ def test_a_process_that_is_frozen_with_the_write_lock_is_ended_and_the_others_go
 def test_memory_is_what_is_resident_now() -> None:
     before = _memory_mb()
     ballast = bytearray(64 * 1024**2)
-    ballast[:: 4096] = b"x" * len(ballast[:: 4096])
+    ballast[::4096] = b"x" * len(ballast[::4096])
     grown = _memory_mb()
     assert grown - before > 40
     del ballast

@@ -7,24 +7,23 @@ from typing import Any
 
 import pytest
 
-from evenflow import Evenflow, Resilience
+from evenflow import Evenflow, EvenflowError, Resilience
 from evenflow.errors import StoreUnavailable
+from evenflow.services.rescuer import Rescuer
 from evenflow.store import leases
 from evenflow.worker import local as local_module
 from evenflow.worker.local import close_event_loop, enter_books, new_event_loop, new_worker_id
 from evenflow.worker.outage import WorkerGaveUp
-from tests.client.serving import serving
-from tests.processes import wait_until
 from tests.worker.command import Books
 from tests.worker.conftest import MakeApp
 
 QUICK = Resilience(db_retry_initial_ms=100, db_retry_max_ms=500)
 
 
-def test_every_incarnation_has_an_identity_of_its_own(app: Evenflow) -> None:
-    app.prepare()
-    ids = {new_worker_id(app._producer.engine) for _ in range(100)}
-    assert len(ids) == 100
+def test_every_incarnation_has_an_identity_of_its_own() -> None:
+    ids = [new_worker_id() for _ in range(1000)]
+    assert len(set(ids)) == 1000
+    assert all(0 < number < 2**63 for number in ids)
 
 
 def test_registering_may_be_repeated_when_its_answer_was_lost(app: Evenflow, books: Books) -> None:
@@ -99,7 +98,10 @@ async def test_the_wait_for_a_database_can_be_cancelled(
 def test_patience_at_the_start_ends_where_the_settings_say_so(
     make_app: MakeApp, engine_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = make_app(engine_url, resilience=Resilience(db_retry_initial_ms=100, db_retry_max_ms=500, db_retry_max_attempts=2))
+    app = make_app(
+        engine_url,
+        resilience=Resilience(db_retry_initial_ms=100, db_retry_max_ms=500, db_retry_max_attempts=2),
+    )
 
     def never() -> None:
         raise StoreUnavailable("not yet")
@@ -167,18 +169,13 @@ def test_coroutines_of_two_jobs_share_one_loop(app: Evenflow) -> None:
     assert len(loops) == 1
 
 
-def test_a_service_that_dies_stops_the_worker_and_is_told(app: Evenflow, books: Books) -> None:
-    errors: list[BaseException] = []
+def test_a_service_that_dies_stops_the_worker_and_is_told(
+    app: Evenflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Rescuer) -> float:
+        raise RuntimeError("a bug")
 
-    def serve() -> None:
-        try:
-            with serving(app):
-                wait_until(lambda: books.column("id", "worker") != [], "the worker to start")
-                books.rows("drop table {queue}")
-                books.rows("drop table {band}")
-                wait_until(lambda: books.column("id", "worker") == [], "the worker to stop")
-        except BaseException as error:
-            errors.append(error)
-
-    serve()
-    assert errors
+    monkeypatch.setattr(Rescuer, "step", broken)
+    with pytest.raises(EvenflowError, match="a service of this worker died") as told:
+        app.run_worker()
+    assert str(told.value.__cause__) == "a bug"

@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from evenflow.errors import StoreError
 from evenflow.hooks import Hooks
-from evenflow.ids import IdSource, id_text
+from evenflow.ids import EPOCH_MS, id_text
 from evenflow.settings import Settings
 from evenflow.store import leases
 from evenflow.store.engine import Engine
@@ -40,7 +42,7 @@ class LocalWorker:
         self._kind = kind
         self._parent = parent
         self._hooks = hooks or Hooks()
-        self.id = when_available(lambda: new_worker_id(engine), settings.resilience)
+        self.id = new_worker_id()
         self._loop = new_event_loop()
         self._slots = Slots(
             Registry(tasks, settings), settings, loop=self._loop, threads=options.concurrency, wake=self._wake,
@@ -134,11 +136,10 @@ class LocalWorker:
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-def new_worker_id(engine: Engine) -> int:
-    """A fresh identity: one incarnation of one process, never used again."""
-    return IdSource().take(
-        1, lambda blocks: [block for (block,) in engine.run("reserve_ids", {"blocks": blocks})]
-    )[0]
+def new_worker_id() -> int:
+    """A fresh identity: one incarnation of one process, never used again. Seconds, then 32 random bits: it needs no
+    database, and of two that start in one second not one pair in four thousand million has the same."""
+    return (int(time.time()) - EPOCH_MS // 1000) << 32 | secrets.randbits(32)
 
 
 def enter_books(engine: Engine, worker: int, **about: Any) -> None:

@@ -115,7 +115,8 @@ class Supervisor:
         self._prepare = prepare
         self._runs_services = services
         self._engine = open_engine(settings.database, settings.schema, pool_size=2)
-        self._places = [Place(each) for each in orders]
+        self.id = new_worker_id()
+        self._places = [Place(msgspec.structs.replace(each, parent=self.id)) for each in orders]
         self._shutdown_timeout_s = shutdown_timeout_s
         self._interrupt = Interrupt()
         self._signals: list[int] = []
@@ -156,7 +157,6 @@ class Supervisor:
     def _enter_books(self) -> None:
         resilience = self._settings.resilience
         when_available(self._prepare, resilience, self._wait_for_database)
-        self.id = when_available(lambda: new_worker_id(self._engine), resilience, self._wait_for_database)
 
         def enter() -> None:
             enter_books(
@@ -165,8 +165,6 @@ class Supervisor:
             )  # fmt: skip
 
         when_available(enter, resilience, self._wait_for_database)
-        for place in self._places:
-            place.orders = msgspec.structs.replace(place.orders, parent=self.id)
 
     def _wait_for_database(self, delay_s: float) -> None:
         ends_at = time.monotonic() + delay_s
