@@ -1,0 +1,90 @@
+"""The limits of one `evenflow worker` command, and how its processes share them."""
+
+from pathlib import Path
+
+import pytest
+
+from evenflow import Evenflow
+from evenflow.cli.worker import Ceilings
+from tests.processes import wait_until
+from tests.worker.command import Books
+from tests.worker.conftest import MakeApp, StartWorker
+from tests.worker.jobs import declared, open_gate
+
+
+def ceilings(
+    processes: int = 4, concurrency: int = 2, prefetch: int = 0, per_worker: int = 0, batch: int = 0
+) -> Ceilings:
+    return Ceilings(processes, concurrency, prefetch, per_worker, batch)
+
+
+def test_nothing_given_takes_effect_as_what_the_slots_and_the_buffer_need() -> None:
+    assert ceilings().effective() == (8, 8)
+    assert ceilings(prefetch=5).effective() == (13, 13)
+    assert ceilings(prefetch=1000, per_worker=10, batch=3).effective() == (10, 3)
+
+
+@pytest.mark.parametrize(("total", "processes"), [(10, 4), (3, 4), (0, 3), (12, 4), (7, 1)])
+def test_shares_differ_by_one_at_most_and_add_up(total: int, processes: int) -> None:
+    shares = [ceilings(processes).share(total, place) for place in range(processes)]
+    assert sum(shares) == total
+    assert max(shares) - min(shares) <= 1
+
+
+def test_a_process_without_a_share_holds_nothing_ahead_but_may_start_what_it_claims() -> None:
+    small = ceilings(processes=4, prefetch=1000, per_worker=2)
+    assert [small.bounds(place) for place in range(4)] == [(1, 250), (1, 250), (1, 0), (1, 0)]
+    holding = [place for place in range(4) if small.bounds(place)[1]]
+    assert len(holding) <= 2, "only so many processes can hold a job that does not run"
+
+
+def test_the_buffer_is_shared_like_the_ceiling() -> None:
+    shared = ceilings(processes=4, concurrency=1, prefetch=6)
+    assert [shared.bounds(place) for place in range(4)] == [(3, 2), (3, 2), (2, 1), (2, 1)]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("per_worker", "most"), [(3, 3), (0, 6)])
+def test_a_command_never_holds_more_than_its_ceiling(
+    start_worker: StartWorker,
+    engine_url: str,
+    jobs_app: Evenflow,
+    books: Books,
+    tmp_path: Path,
+    per_worker: int,
+    most: int,
+) -> None:
+    settings = {"EVENFLOW_PREFETCH_BUFFER": 6, "EVENFLOW_CLAIM_LEASE_MS": 60_000}
+    options = ["--processes", "2", "--concurrency", "1", "--max-claim-per-worker", str(per_worker)]
+    start_worker(engine_url, *options, **settings).ready(2)
+    jobs = jobs_app.tasks["ahold"].enqueue_many([(f"job{number}",) for number in range(20)])
+    wait_until(
+        lambda: books.states()["running"] == 2 and books.states()["claimed"] == most,
+        "the ceiling to be reached",
+        60,
+    )
+    seen = {books.states()["claimed"] for _ in range(50)}
+    assert max(seen) <= most
+    open_gate(tmp_path)
+    for job in jobs:
+        job.result(timeout=60)
+    assert set(books.column("attempt")) == {1}
+
+
+@pytest.mark.process
+def test_a_busy_command_holds_no_job_that_a_free_one_could_run(
+    start_worker: StartWorker, sqlite_url: str, make_app: MakeApp, tmp_path: Path
+) -> None:
+    app = declared(make_app(sqlite_url))
+    options = ["--processes", "1", "--concurrency", "1"]
+    start_worker(sqlite_url, *options).ready()
+    first = app.tasks["hold"].enqueue("long")
+    books = Books(sqlite_url)
+    wait_until(lambda: books.states() == {"running": 1}, "the long job to run")
+    quick = app.tasks["note"].enqueue_many([(f"quick{number}",) for number in range(5)])
+    start_worker(sqlite_url, *options).ready()
+    for job in quick:
+        job.result(timeout=30)
+    assert books.states()["running"] == 1
+    open_gate(tmp_path)
+    first.result(timeout=30)
