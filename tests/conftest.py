@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -20,6 +21,12 @@ EXTERNAL_URL = os.environ.get("EVENFLOW_TEST_POSTGRES_URL")
 SHARED_DIRECTORY = pytest.StashKey[Path]()
 LAST_MARKS = ("slow", "process", "browser", "chaos")
 BOUNCER_NOT_RUN = "NOT RUN: PgBouncer leg"
+
+# How long an example takes says something about the machine, nothing about the code.
+hypothesis.settings.register_profile(
+    "evenflow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("evenflow")
 
 
 @pytest.fixture(scope="session")

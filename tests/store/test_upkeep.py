@@ -289,5 +289,7 @@ def test_many_processes_may_turn_partitions_at_the_same_moment(postgres_store: P
     assert wrong == []
     turn_partitions(postgres_store)
     with postgres_store.session() as connection:
-        made = connection.execute("select count(*) from pg_class where relname ~ '^history_[0-9]{8}$'").fetchone()
+        made = connection.execute(
+            "select count(*) from pg_class where relname ~ '^history_[0-9]{8}$'"
+        ).fetchone()
     assert made == (DAYS_AHEAD + 1,)
