@@ -101,6 +101,16 @@ def test_a_lifeline_that_ends_before_it_serves_ends_it_too(tmp_path: Path, sqlit
         assert process.wait(30) == EXIT_GONE
 
 
+def test_a_long_start_hook_is_not_taken_for_a_hung_pump(
+    start_worker: StartWorker, sqlite_url: str, tmp_path: Path
+) -> None:
+    slow = "@app.hooks.on_worker_start\ndef start() -> None:\n    time.sleep(3)\n"
+    (tmp_path / "slow.py").write_text(APP + HANG_ONCE.replace("leases.beat = hang", "") + slow)
+    worker = start_worker(sqlite_url, "--processes", "1", locator="slow:app", PYTHONPATH=tmp_path).ready()
+    assert "no progress" not in worker.log
+    assert worker.stop() == 0
+
+
 def test_a_process_whose_pump_hangs_is_replaced(
     start_worker: StartWorker, sqlite_url: str, tmp_path: Path
 ) -> None:

@@ -131,7 +131,8 @@ class _Ending:
         max_age_s = orders.max_age_s * random.uniform(1.0, 1.1)
         while self.code == EXIT_OK:
             time.sleep(_WATCH_S)
-            hangs_s = time.monotonic() - worker.pump.progressed_at
+            progressed_at = worker.pump.progressed_at
+            hangs_s = 0.0 if progressed_at is None else time.monotonic() - progressed_at
             if hangs_s > hung_s and not worker.pump.is_done.is_set():
                 log.critical("the pump has made no progress for %.0f s: this process is replaced", hangs_s)
                 logging.shutdown()

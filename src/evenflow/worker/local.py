@@ -28,6 +28,10 @@ from evenflow.worker.slots import Slots
 log = logging.getLogger("evenflow.worker")
 
 
+class _StoppedEarly(Exception):
+    """A stop came while the worker was still waiting for the database."""
+
+
 class LocalWorker:
     """One worker process's worth of work, on threads of this process. `run` blocks; `stop` ends it from elsewhere."""
 
@@ -50,6 +54,7 @@ class LocalWorker:
         )  # fmt: skip
         self.pump = Pump(engine, self._slots, settings, queues, options, worker=self.id, announce=announce)
         self._error: BaseException | None = None
+        self._is_stopped = threading.Event()
 
     def run(self) -> None:
         """Serve until stopped or empty. Raises what ended the pump.
@@ -58,7 +63,6 @@ class LocalWorker:
         """
         try:
             self._hooks.worker_start()
-            when_available(self._enter_books, self._settings.resilience)
             self._hooks.emit("worker.started", worker=id_text(self.id))
             self._serve()
             if self.has_lost_lease:
@@ -81,22 +85,28 @@ class LocalWorker:
 
     def _serve(self) -> None:
         thread = threading.Thread(target=self._pump, name="evenflow-pump", daemon=True)
-        thread.start()
-        try:
-            asyncio.set_event_loop(self._loop)
-            with self._signals():
+        asyncio.set_event_loop(self._loop)
+        # Signals first: whoever is in the books must not be ended by a signal that it could obey.
+        with self._signals():
+            thread.start()
+            try:
                 self._loop.run_forever()
-        finally:
-            self.stop(Stop.AT_ONCE)
-            thread.join()
-            self._slots.close()
+            finally:
+                self.stop(Stop.AT_ONCE)
+                thread.join()
+                self._slots.close()
 
     def stop(self, how: Stop = Stop.GRACEFUL) -> None:
         self.pump.stop(how)
+        self._is_stopped.set()
 
     @property
     def has_lost_lease(self) -> bool:
         return self.pump.has_lost_lease.is_set()
+
+    def _wait_for_database(self, delay_s: float) -> None:
+        if self._is_stopped.wait(delay_s):
+            raise _StoppedEarly
 
     def _wake(self) -> None:
         self.pump.wake()
@@ -128,7 +138,10 @@ class LocalWorker:
 
     def _pump(self) -> None:
         try:
+            when_available(self._enter_books, self._settings.resilience, self._wait_for_database)
             self.pump.run()
+        except _StoppedEarly:
+            log.info("stopped before the database was there")
         except BaseException as error:
             self._error = error
         finally:

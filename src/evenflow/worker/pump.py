@@ -102,7 +102,7 @@ class Pump:
         self._did_work = False
         self._outage = Outage(settings.resilience)
         self._doubt_until = self._doubt_at = 0.0
-        self.progressed_at = time.monotonic()
+        self.progressed_at: float | None = None
         self._costs_at = self._poll_at = self._beat_at = self._names_at = self._moved_v_at = (
             self._progress_at
         ) = 0.0
@@ -131,6 +131,7 @@ class Pump:
 
     def run(self) -> None:
         """Until stopped: rounds and rests. Leaves nothing claimed behind."""
+        self.progressed_at = time.monotonic()
         try:
             with watch_signals(self._engine, "wake", most=self._options.coalesce_notifies) as signals:
                 self._signals = signals
