@@ -598,3 +598,16 @@ def test_a_pump_uses_one_connection_for_its_work_and_one_to_listen(
             gate.opened.set()
     assert before is not None and during is not None
     assert during[0] - before[0] <= 2
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_a_hasty_stop_survives_one_call_that_fails(
+    make_app: MakeApp, engine_url: str, trouble: Trouble, gate: Gate, fate: Any
+) -> None:
+    app = make_app(engine_url, resilience=QUICK)
+    job = app.task(name="ahold")(gate.ahold).enqueue()
+    with serving(app, shutdown_timeout=0.0, services=False):
+        wait_until(lambda: gate.waiting == 1, "the job to run")
+        has_come = trouble.once("advance", fate)
+    assert has_come.is_set()
+    assert (job.refresh().state, job.attempt, job.crashes) == (State.READY, 0, 0)

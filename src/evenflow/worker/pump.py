@@ -185,8 +185,6 @@ class Pump:
         if self._capped and len(self._unwritten) > len(answer.claimed):
             self._waker.wake(*self._capped)  # we leave room under a cap that others may be waiting for
         self._unwritten = []
-        if answer.freed:
-            self._pass_on(answer.freed)
         if claim is not NOTHING:
             self._hungry = _may_leave_more(claim, answer.claimed) or bool(answer.freed)
             self._postpone_poll(now)
@@ -198,10 +196,13 @@ class Pump:
         else:
             self._held.extend(answer.claimed)
         self._tell(answer)
+        if answer.freed:
+            # Last, since it may fail: what was claimed has started by now, and a sweep finds the keys.
+            self._pass_on(answer.freed)
 
     def _pass_on(self, limiters: set[str]) -> None:
         """Keys that our jobs have let go of go to the next in line, wherever those are served."""
-        queues = limits.promote(self._engine, limiters)
+        queues = limits.promote(self._store, limiters)
         self._hungry = self._hungry or bool(queues & set(self._serving.names))
         self._waker.wake(*queues)
 
@@ -246,9 +247,8 @@ class Pump:
         free = self._free()
         if free <= 0 or not (self._hungry or self._unwritten or now >= self._poll_at):
             return NOTHING
-        if (
-            lease_s() >= self._lease_ends_at
-        ):  # frozen or cut off for a while: first see whether we still count as alive
+        if lease_s() >= self._lease_ends_at:
+            # Frozen or cut off for a while: first see whether we still count as alive.
             self._beat_at = 0.0
             return NOTHING
         wants = self._serving.wants(min(free, self._options.max_claim_batch or free))
@@ -288,10 +288,8 @@ class Pump:
 
     def _rest(self, signals: Signals) -> None:
         """Wait for something to do."""
-        if (
-            self._refused or self._unwritten
-        ):  # found while starting what was held: to be written without delay
-            return
+        if self._refused or self._unwritten:
+            return  # found while starting what was held: to be written without delay
         if self._hungry and self._free() > 0:
             return
         busy = len(self._slots.running)
@@ -453,7 +451,8 @@ class Pump:
 
     def _bear(self, error: StoreUnavailable, signals: Signals) -> None:
         """The database is away: keep what is unwritten, wait, try again; let go of the jobs when the lease runs out."""
-        if self._stop is Stop.AT_ONCE or self._is_late():
+        # In a hurry it is tried once more: a connection that died long ago is no proof that the database is away.
+        if (self._stop is Stop.AT_ONCE or self._is_late()) and self._outage.failures:
             raise WorkerGaveUp(
                 "the database stayed away during the stop; rescue will return the jobs"
             ) from error
@@ -467,7 +466,7 @@ class Pump:
                 delay = min(delay, self._settings.heartbeat_ms / 1000)
             if self._stop is not Stop.NO:
                 delay = min(delay, STOPPING_TRY_S)
-            if now >= failed_at + delay or self._stop >= Stop.AT_ONCE:
+            if now >= failed_at + delay:
                 return
             signals.wait(min(failed_at + delay - now, 0.5))
 
