@@ -1,8 +1,11 @@
 """Stores with their tables in place, as the store's tests have them, for both engines."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from evenflow.store.open import AnyEngine
+from evenflow.store.signals import settle_wakers
 from tests.store.conftest import folder, postgres_database, postgres_store, postgres_template, sqlite_store
 from tests.store.scene import Scene
 
@@ -10,10 +13,11 @@ __all__ = ["folder", "postgres_database", "postgres_store", "postgres_template",
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def store(request: pytest.FixtureRequest) -> AnyEngine:
+def store(request: pytest.FixtureRequest) -> Iterator[AnyEngine]:
     """A migrated, empty store; the test runs once on each engine."""
     engine: AnyEngine = request.getfixturevalue(f"{request.param}_store")
-    return engine
+    yield engine
+    settle_wakers(engine)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from evenflow.errors import StoreRefused, StoreUnavailable
 from evenflow.services.keeper import Keeper
 from evenflow.settings import Resilience, Settings
 from evenflow.store.open import AnyEngine
-from evenflow.store.signals import Waker
+from evenflow.store.signals import Waker, settle_wakers
 from tests.processes import wait_until
 from tests.store.scene import second_engine
 
@@ -143,6 +143,7 @@ def test_an_arrival_hastens_the_dispatcher_and_nobody_else(house: House) -> None
 
     wait_until(is_hastened, "the dispatcher to be hastened")
     assert other.steps == 1
+    settle_wakers(elsewhere)
     elsewhere.close()
 
 

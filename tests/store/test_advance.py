@@ -140,17 +140,25 @@ class TestTheClaim:
     def test_moves_v_to_the_greatest_turn_it_took_and_says_so(self, scene: Scene) -> None:
         scene.enqueue(*(new_job(group="b") for _ in range(5)), new_job(priority=7, group="b"))
         claim = Claim([Want("default", 0, 9)], 3)
-        assert scene.advance(ALICE, claim=claim).moved == {("default", 0): 3.0}
+        assert scene.advance(ALICE, claim=claim).rounds == {("default", 0): 3.0}
         assert rounds(scene.engine) == {("default", 0): 3.0}
-        assert scene.advance(ALICE, claim=claim).moved == {("default", 0): 5.0, ("default", 7): 1.0}
+        assert scene.advance(ALICE, claim=claim).rounds == {("default", 0): 5.0, ("default", 7): 1.0}
         assert rounds(scene.engine) == {("default", 0): 5.0, ("default", 7): 1.0}
-        assert scene.advance(ALICE, claim=claim).moved == {}
+        scene.now += 1
+        assert scene.advance(ALICE, claim=claim).rounds == {}
+
+    def test_says_what_v_is_where_somebody_else_has_moved_it(self, scene: Scene) -> None:
+        scene.enqueue(new_job(), new_job())
+        claim = Claim([Want("default", 0, 1)], 1)
+        assert scene.advance(ALICE, claim=claim).rounds == {("default", 0): 1.0}
+        scene.now += 1
+        assert scene.advance(BOB, claim=claim).rounds == {("default", 0): 1.0}
 
     def test_leaves_v_alone_when_told_so(self, scene: Scene) -> None:
         scene.enqueue(new_job(), new_job())
         claim = Claim([Want("default", 0, 1)], 1, moves_v=False)
         answer = scene.advance(ALICE, claim=claim)
-        assert (len(answer.claimed), answer.moved) == (1, {})
+        assert (len(answer.claimed), answer.rounds) == (1, {})
         assert rounds(scene.engine) == {}
 
     def test_never_moves_v_back(self, scene: Scene) -> None:
@@ -159,7 +167,7 @@ class TestTheClaim:
         assert rounds(scene.engine) == {("default", 0): 5.0}
         scene.now += SECOND
         answer = scene.advance(ALICE, claim=Claim([Want("default", 0, 9)], 9))
-        assert ([job.id for job in answer.claimed], answer.moved) == (jobs[:4], {})
+        assert ([job.id for job in answer.claimed], answer.rounds) == (jobs[:4], {("default", 0): 5.0})
         assert rounds(scene.engine) == {("default", 0): 5.0}
 
     def test_with_a_lease_prefetches(self, scene: Scene) -> None:

@@ -31,6 +31,8 @@ PATIENT = {
     "EVENFLOW_CIRCUIT_BREAKER_THRESHOLD": "10000",
 }
 
+LISTENERS = b"select pid from pg_stat_activity where query like 'listen%evenflow_wake%' and datname = current_database()"
+
 
 @pytest.fixture(scope="module")
 def private_server() -> Iterator[PostgresServer]:
@@ -123,18 +125,15 @@ def test_a_listener_that_is_ended_is_replaced_and_work_is_found_meanwhile(
     app = declared(make_app(url))
     start_worker(url, "--processes", "1", "--no-services", **PATIENT).ready()
     app.tasks["note"].enqueue("first").result(timeout=30)
-    listeners = "select pid from pg_stat_activity where query like 'listen%' and datname = current_database()"
     with psycopg.connect(url, autocommit=True) as session:
-        wait_until(lambda: session.execute(listeners.encode()).fetchone() is not None, "a listener")
-        before = session.execute(listeners.encode()).fetchone()
+        wait_until(lambda: session.execute(LISTENERS).fetchone() is not None, "a listener")
+        before = session.execute(LISTENERS).fetchone()
         assert before is not None
         session.execute("select pg_terminate_backend(%s)", before)
         started = time.monotonic()
         app.tasks["note"].enqueue("second").result(timeout=30)
         assert time.monotonic() - started < 3.0, "the poll interval is one second"
-        wait_until(
-            lambda: session.execute(listeners.encode()).fetchone() not in (None, before), "a new listener"
-        )
+        wait_until(lambda: session.execute(LISTENERS).fetchone() not in (None, before), "a new listener")
 
 
 def test_a_listener_that_is_deaf_is_noticed_and_replaced(
@@ -145,26 +144,19 @@ def test_a_listener_that_is_deaf_is_noticed_and_replaced(
     monkeypatch.setattr(signals_module, "RECONNECT_S", 0.2)
     app = make_app(url, resilience=Resilience(notify_poll_interval_ms=1_000))
     task = app.task(name="note")(lambda: 1)
-    listeners = "select pid from pg_stat_activity where query like 'listen%' and datname = current_database()"
     with serving(app, services=False), psycopg.connect(url, autocommit=True) as session:
         task.enqueue().result(timeout=30)
-        before = session.execute(listeners.encode()).fetchone()
-        heard = signals_module.Listener._heard
-        monkeypatch.setattr(signals_module.Listener, "_heard", _deaf(heard))
-        wait_until(
-            lambda: session.execute(listeners.encode()).fetchone() not in (None, before), "a new listener"
-        )
+        wait_until(lambda: session.execute(LISTENERS).fetchone() is not None, "a listener")
+        before = session.execute(LISTENERS).fetchone()
+        monkeypatch.setattr(signals_module.Listener, "_heard", _nothing_heard)
+        wait_until(lambda: session.execute(LISTENERS).fetchone() not in (None, before), "a new listener")
         assert task.enqueue().result(timeout=30) == 1
 
 
-def _deaf(heard: object) -> object:
+def _nothing_heard(listener: signals_module.Listener, connection: object) -> set[str]:
     """A listener whose notifications are lost on the way; its canary is asked for as ever."""
-
-    def nothing(listener: signals_module.Listener, connection: object) -> set[str]:
-        listener._check_canary(is_heard=False)
-        return set()
-
-    return nothing
+    listener._check_canary(is_heard=False)
+    return set()
 
 
 def test_a_server_that_is_not_there_at_the_start_is_waited_for(

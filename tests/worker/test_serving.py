@@ -9,7 +9,7 @@ import pytest
 from evenflow.errors import ConfigError
 from evenflow.store.reads import QueueRow
 from evenflow.worker import serving
-from evenflow.worker.serving import Bounds, QueueList, Serving
+from evenflow.worker.serving import BOUND_AGE_S, Bounds, QueueList, Serving
 from tests.worker.test_outcome import job
 
 
@@ -109,44 +109,84 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def mark(bounds: Bounds, turn: float, *, queue: str = "mail", **fields: Any) -> None:
-    bounds.note([job(queue=queue, turn=turn, **fields)], {(queue, 0): turn})
+    bounds.note([job(queue=queue, turn=turn, **fields)], {(queue, 0): turn}, took_s=0.0)
 
 
-def test_a_claim_begins_where_v_stood_a_second_ago(clock: Clock) -> None:
+def bound_of(bounds: Bounds) -> tuple[float, int]:
+    (bound,) = bounds.current()
+    assert (bound.queue, bound.priority) == ("mail", 0)
+    return bound.turn, bound.id
+
+
+def swept() -> Bounds:
     bounds = Bounds()
     bounds.current()  # the first look sweeps
+    return bounds
+
+
+def test_a_claim_begins_behind_what_was_claimed_a_while_ago(clock: Clock) -> None:
+    bounds = swept()
     mark(bounds, 5.0, id=11)
     assert bounds.current() == []
-    clock.now += 1.0
+    clock.now += BOUND_AGE_S
     mark(bounds, 9.0, id=12)
-    (bound,) = bounds.current()
-    assert (bound.queue, bound.priority, bound.turn, bound.id) == ("mail", 0, 5.0, 11)
+    assert bound_of(bounds) == (5.0, 11)
 
 
 def test_the_bound_moves_on(clock: Clock) -> None:
-    bounds = Bounds()
-    bounds.current()
+    bounds = swept()
     for turn in range(4):
-        mark(bounds, float(turn))
-        clock.now += 0.6
-    (bound,) = bounds.current()
-    assert bound.turn == 1.0
+        mark(bounds, float(turn), id=1)
+        clock.now += BOUND_AGE_S * 0.6
+    assert bound_of(bounds) == (2.0, 1)
 
 
-def test_a_claim_without_bounds_sweeps_for_stragglers_every_few_seconds(clock: Clock) -> None:
-    bounds = Bounds()
-    sweeps = 0
+def test_the_bound_moves_on_within_a_turn_that_v_has_reached(clock: Clock) -> None:
+    bounds = swept()
+    mark(bounds, 1.0, id=1)
+    for number in (2, 3):
+        clock.now += BOUND_AGE_S
+        bounds.note([job(queue="mail", turn=1.0, id=number)], {}, took_s=0.0)
+    clock.now += BOUND_AGE_S
+    assert bound_of(bounds) == (1.0, 3)
+
+
+def test_the_bound_stays_at_v_when_claims_run_ahead_of_it(clock: Clock) -> None:
+    bounds = swept()
+    mark(bounds, 1.0, id=1)
+    for turn in (2.0, 3.0):
+        clock.now += BOUND_AGE_S
+        bounds.note([job(queue="mail", turn=turn, id=7)], {}, took_s=0.0)
+    clock.now += BOUND_AGE_S
+    assert bound_of(bounds)[0] == 1.0
+
+
+def test_a_straggler_does_not_move_the_bound_back(clock: Clock) -> None:
+    bounds = swept()
+    mark(bounds, 5.0, id=5)
+    clock.now += BOUND_AGE_S
+    bounds.note([job(queue="mail", turn=2.0, id=9)], {("mail", 0): 5.0}, took_s=0.0)
+    clock.now += BOUND_AGE_S
+    assert bound_of(bounds) == (5.0, 5)
+
+
+@pytest.mark.parametrize(("took_s", "sweeps"), [(0.01, 10), (0.1, 4)])
+def test_a_claim_without_bounds_sweeps_for_stragglers_the_more_seldom_the_longer_it_takes(
+    clock: Clock, took_s: float, sweeps: int
+) -> None:
+    bounds, seen = Bounds(), 0
     mark(bounds, 1.0)
     clock.now += 2.0
-    for _ in range(100):
-        clock.now += 0.2
-        sweeps += bounds.current() == []
-    assert sweeps == 4
+    for _ in range(200):
+        clock.now += 0.1
+        is_sweep = bounds.current() == []
+        seen += is_sweep
+        bounds.note([], {}, took_s=took_s if is_sweep else 0.0)
+    assert seen == sweeps
 
 
-def test_a_band_whose_v_did_not_move_has_no_bound(clock: Clock) -> None:
-    bounds = Bounds()
-    bounds.current()
-    bounds.note([job(queue="mail", turn=3.0)], {})
-    clock.now += 2.0
+def test_a_band_whose_v_is_unknown_has_no_bound(clock: Clock) -> None:
+    bounds = swept()
+    bounds.note([job(queue="mail", turn=3.0)], {}, took_s=0.0)
+    clock.now += 1.0
     assert bounds.current() == []

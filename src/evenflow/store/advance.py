@@ -41,13 +41,13 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Advanced(msgspec.Struct, frozen=True):
-    """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, the bands whose
-    round this claim has moved (whatever enters them from now on comes behind that turn), and keys that have room now."""
+    """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, V of the bands that
+    it claimed from if it moves V (whatever enters them from now on comes behind that turn), and keys that have room."""
 
     claimed: list[Claimed]
     lost: list[tuple[int, int]]
     awaited: list[int]
-    moved: dict[tuple[str, int], float]
+    rounds: dict[tuple[str, int], float]
     freed: set[str]
 
 
@@ -88,7 +88,7 @@ def advance(
         rows = engine.run_all([locks, ("advance", parameters)], deadline_s=deadline_s)[1]
     else:
         rows = engine.run("advance", parameters, deadline_s=deadline_s)
-    claimed, lost, awaited, moved, freed = [], [], [], {}, set()
+    claimed, lost, awaited, rounds, freed = [], [], [], {}, set()
     for row in rows:
         if row[0] == "claimed":
             claimed.append(Claimed(*row[1:]))
@@ -99,10 +99,10 @@ def advance(
         elif row[0] == "freed":
             freed.add(row[3])
         else:
-            moved[row[3], row[6]] = row[7]
+            rounds[row[3], row[6]] = row[7]
     place = {want.queue: want.place for want in claim.wants}
     claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
-    return Advanced(claimed, lost, awaited, moved, freed)
+    return Advanced(claimed, lost, awaited, rounds, freed)
 
 
 def start(

@@ -50,7 +50,17 @@ class Processes:
 
     def run(self, run: Run, entry: Entry) -> End:
         """Run a job in a process of its own. Raises TimedOut, CancelledByWish or ProcessExitError."""
-        process = self._idle_process() or Process(self._locator or entry.function.__module__)
+        process = self._idle_process()
+        if process is not None:
+            try:
+                return self._run_in(process, run, entry)
+            except ProcessExitError:
+                if process.has_begun:
+                    raise
+                # It died between two jobs, so no job is to blame.
+        return self._run_in(Process(self._locator or entry.function.__module__), run, entry)
+
+    def _run_in(self, process: "Process", run: Run, entry: Entry) -> End:
         with self._lock:
             self._busy.add(process)
         try:
@@ -81,12 +91,12 @@ class Processes:
                 process = self._idle.pop()
             if process.is_alive():
                 return process
-            process.kill()  # it died between two jobs, so no job is to blame
+            process.kill()
 
     def _await_end(self, process: "Process", run: Run, entry: Entry) -> End:
         # The timeout is the body's: an interpreter that starts and imports the app first has a limit of its own.
         ends_at: float | None = time.monotonic() + START_WITHIN_S
-        has_begun = False
+        process.has_begun = False
         process.channel.send(Message(job=run.job))
         while True:
             left = _LOOK_S if ends_at is None else min(_LOOK_S, ends_at - time.monotonic())
@@ -94,7 +104,7 @@ class Processes:
             if message is not None and message.end is not None:
                 return message.end
             if message is not None and message.has_begun:
-                has_begun = True
+                process.has_begun = True
                 ends_at = None if entry.timeout_s is None else time.monotonic() + entry.timeout_s
             if message is not None and message.progress is not None:
                 self._report(run.job.id, run.job.epoch, dict(message.progress))
@@ -105,7 +115,7 @@ class Processes:
             if run.is_over:
                 raise CancelledByWish("the job was given back")
             if ends_at is not None and time.monotonic() >= ends_at:
-                raise timed_out(entry) if has_begun else process.slow_start()
+                raise timed_out(entry) if process.has_begun else process.slow_start()
 
 
 class Process:
@@ -118,6 +128,8 @@ class Process:
             command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True
         )
         theirs.close()
+        self.has_begun = False
+        """Whether the body of its last job was entered."""
         self.channel = Channel(ours, self.describe_death)
         self.channel.send(Message(locator=locator, path=[path for path in sys.path if path]))
 

@@ -178,6 +178,7 @@ class Pump:
             self._start_held()
 
     def _exchange(self, claim: Claim, now: float) -> None:
+        asked_at = time.monotonic()
         answer = advance(self._store, self.worker, self._unwritten, claim)
         self._did_work = bool(self._unwritten or answer.claimed)
         if any(end.state in ("ready", "scheduled") for end in self._unwritten):
@@ -188,7 +189,7 @@ class Pump:
         if claim is not NOTHING:
             self._hungry = _may_leave_more(claim, answer.claimed) or bool(answer.freed)
             self._postpone_poll(now)
-            self._bounds.note(answer.claimed, answer.moved)
+            self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at)
             if claim.moves_v and answer.claimed:
                 self._moved_v_at = now
         if claim.lease_us is None:

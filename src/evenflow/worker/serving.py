@@ -1,5 +1,6 @@
 """Which queues a worker serves, in which order, and where its claims begin. No I/O."""
 
+import collections
 import fnmatch
 import time
 from collections.abc import Iterable, Sequence
@@ -11,8 +12,10 @@ from evenflow.queues import name_mistakes
 from evenflow.store.advance import Bound, Want
 from evenflow.store.reads import QueueRow
 
-BOUND_AGE_S = 1.0
-SWEEP_EVERY_S = 5.0
+BOUND_AGE_S = 0.5  # an enqueue that has read V is committed by then, as a rule
+SWEEP_EVERY_S = 2.0
+SWEEP_SHARE = 50  # of the time, at most one part in so many goes into sweeps
+_GREATEST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +85,44 @@ class Serving:
 class Bounds:
     """Where claims may begin, so that they do not step over the dead entries of what was claimed before.
 
-    Only a turn that V is known to have reached is a bound: everything that enters later lies behind it. Stragglers
-    (commits that came late) are found by a claim without bounds every few seconds.
+    A claim takes what comes first, so nothing is left before the last job it took; and nothing will come there, once V
+    has reached that turn: whatever enters later lies behind it. Stragglers (commits that came late, claims that were
+    undone) are found by a claim without bounds every few seconds, the more seldom the longer that takes.
     """
 
     def __init__(self) -> None:
-        self._marks: dict[tuple[str, int], list[tuple[float, float, int]]] = {}
+        self._rounds: dict[tuple[str, int], float] = {}
+        self._marks: dict[tuple[str, int], collections.deque[tuple[float, float, int]]] = {}
         self._swept_at = 0.0
+        self._sweep_every_s = SWEEP_EVERY_S
+        self._is_sweep = False
 
-    def note(self, claimed: Sequence[Claimed], moved: dict[tuple[str, int], float]) -> None:
+    def note(self, claimed: Sequence[Claimed], rounds: dict[tuple[str, int], float], took_s: float) -> None:
+        """What a claim with the `current` bounds has brought, in its order."""
         now = time.monotonic()
-        for band, turn in moved.items():
-            greatest = max(
-                (job.id for job in claimed if (job.queue, job.priority) == band and job.turn == turn),
-                default=0,
-            )
-            marks = self._marks.setdefault(band, [])
-            marks.append((now, turn, greatest))
-            while len(marks) > 1 and marks[1][0] <= now - BOUND_AGE_S:
-                marks.pop(0)
+        self._rounds |= rounds
+        for band, last in {(job.queue, job.priority): job for job in claimed}.items():
+            if band in self._rounds:
+                self._mark(band, now, *min((last.turn, last.id), (self._rounds[band], _GREATEST_ID)))
+        if self._is_sweep:
+            self._sweep_every_s = max(SWEEP_EVERY_S, took_s * SWEEP_SHARE)
 
     def current(self) -> list[Bound]:
         now = time.monotonic()
-        if now - self._swept_at >= SWEEP_EVERY_S:
+        self._is_sweep = now - self._swept_at >= self._sweep_every_s
+        if self._is_sweep:
             self._swept_at = now
             return []
+        for marks in self._marks.values():
+            while len(marks) > 1 and marks[1][0] <= now - BOUND_AGE_S:
+                marks.popleft()
         return [
             Bound(queue, priority, marks[0][1], marks[0][2])
             for (queue, priority), marks in self._marks.items()
             if marks[0][0] <= now - BOUND_AGE_S
         ]
+
+    def _mark(self, band: tuple[str, int], now: float, turn: float, id: int) -> None:
+        marks = self._marks.setdefault(band, collections.deque())
+        if not marks or (now - marks[-1][0] >= BOUND_AGE_S / 5 and (turn, id) > marks[-1][1:]):
+            marks.append((now, turn, id))

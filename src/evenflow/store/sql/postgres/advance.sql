@@ -10,13 +10,14 @@
 --   in the statement that waits for a lock would see the state before the wait. What ends here makes room here.
 -- keys: what ends lets go of its keys, what is to be retried later lines up anew when it is due. A start under a rate is
 --   charged by the claim, so a job that is given back under one lines up anew as well.
--- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), moved (V of a band is now this
---   turn: from here on everything enters behind it), claimed. V is moved by whoever finds its row free.
+-- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), round (V of a band has
+--   reached what was claimed: from here on everything enters behind it), claimed. V is moved by whoever finds its row free.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 ends as materialized (
   select e.* from jsonb_to_recordset(cast(:ends as jsonb)) as e (
     id bigint, epoch integer, state text, keep_us bigint, run_at bigint, refund integer, crashed integer, result text, error text)
 ),
+returns as materialized (select * from ends where state in ('ready', 'scheduled')),
 ended as (
   delete from evenflow.job j using ends e
   where j.id = any (array(select id from ends)) and j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
@@ -43,9 +44,8 @@ returned as (
                   else left(j.errors, -1) || ',' || e.error || ']' end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
-  from ends e, clock
-  where j.id = any (array(select id from ends)) and j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
-    and e.state in ('ready', 'scheduled')
+  from returns e, clock
+  where j.id = any (array(select id from returns)) and j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
   returning j.id, j.epoch, j.queue, j.state, j.limits
 ),
 freed as (
@@ -126,6 +126,10 @@ free_round as materialized (
 next_round as (
   update evenflow.round r set v = f.turn from free_round f where r.ctid = f.at
   returning r.queue, r.priority, r.v
+),
+reached_round as (
+  select r.queue, r.priority, r.v from evenflow.round r join front f on f.queue = r.queue and f.priority = r.priority
+  where r.v >= f.turn
 )
 select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, cast(null as smallint) as priority,
   cast(null as double precision) as turn, cast(null as integer) as attempt, cast(null as integer) as max_attempts,
@@ -141,8 +145,8 @@ union all
 select 'freed', 0, 0, f.limiter, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from (select limiter from freed union select limiter from parked) f where f.limiter is not null
 union all
-select 'moved', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null
-from (select * from first_round union all select * from next_round) m
+select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null
+from (select * from first_round union all select * from next_round union all select * from reached_round) m
 union all
 select 'claimed', c.id, c.epoch, c.queue, c.task, c.group_key, c.priority, c.turn, c.attempt, c.max_attempts, c.crashes,
   c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options from claimed c;

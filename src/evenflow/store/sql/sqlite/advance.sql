@@ -129,7 +129,13 @@ select queue, priority, max(turn) from evenflow_job
 where :moves_v and state in ('claimed', 'running') and queue in (select value ->> 'queue' from json_each(:wants))
   and worker = :worker and started_at = :now
 group by queue, priority
-on conflict (queue, priority) do update set v = excluded.v where excluded.v > r.v
-returning 'moved' as kind, 0 as id, 0 as epoch, queue, null as task, null as group_key, priority, v as turn, null as attempt, null as max_attempts,
+on conflict (queue, priority) do update set v = excluded.v where excluded.v > r.v;
+
+select 'round' as kind, 0 as id, 0 as epoch, r.queue, null as task, null as group_key, r.priority, r.v as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options;
+  null as headers, null as options
+from (
+  select distinct queue, priority from evenflow_job
+  where :moves_v and state in ('claimed', 'running') and queue in (select value ->> 'queue' from json_each(:wants))
+    and worker = :worker and started_at = :now) c
+cross join evenflow_round r on r.queue = c.queue and r.priority = c.priority;
