@@ -29,6 +29,7 @@ LAYERS: dict[int, set[str]] = {
         "ids",
         "job",
         "limits",
+        "module_names",
         "queues",
         "settings",
         "signing",

@@ -16,6 +16,7 @@ from evenflow.store.signals import ARRIVAL, Interrupt, Signals, watch_signals
 
 log = logging.getLogger("evenflow.services")
 
+LONGEST_END_S = 5.0
 _SHORTEST_S = 0.02  # arrivals come in crowds: look at most this often
 
 
@@ -54,11 +55,15 @@ class Keeper:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread and wait for it."""
+    def ask_to_stop(self) -> None:
+        """Let the step that is under way be the last. Returns at once: several can end at the same time."""
         self._stopped.set()
         self._interrupt()
-        self._thread.join(timeout=10.0)
+
+    def stop(self) -> None:
+        """End the thread and wait for it, but not for ever: a database that has fallen silent holds its steps up."""
+        self.ask_to_stop()
+        self._thread.join(timeout=LONGEST_END_S)
 
     def hasten(self, name: str) -> None:
         """Let a service take its next step now. Safe from any thread."""

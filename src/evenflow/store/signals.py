@@ -73,7 +73,8 @@ class Interrupt:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
-        self._lock = threading.Lock()
+        # Reentrant: signal handlers set it too, and one may begin while another is at it in the same thread.
+        self._lock = threading.RLock()
         self._is_open = True
 
     def set(self) -> None:
