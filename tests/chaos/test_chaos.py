@@ -94,7 +94,9 @@ def test_four_workers_killed_at_random_for_a_minute(chaos_url: str, load: Load, 
 def test_a_database_clock_that_jumps(server_url: str, server_load: Load, seed: int) -> None:
     """An hour, a day, a moment, to and fro: no lease is freed early, nothing runs twice, nothing waits for the clock."""
     chance = random.Random(seed)
-    kept: dict[str, Any] = {"EVENFLOW_RETENTION_SUCCEEDED": "forever"}  # a day ahead, nothing may be forgotten
+    kept: dict[str, Any] = {
+        "EVENFLOW_RETENTION_SUCCEEDED": "forever"
+    }  # a day ahead, nothing may be forgotten
     with Cluster(server_url, server_load.folder, server_load, commands=2, **kept) as cluster:
         server_load.start()
         for _ in range(times(12)):

@@ -177,10 +177,12 @@ class Supervisor:
         engine, settings = self._engine, self._settings
         self._heart = Heart(engine, settings, self.id)
         self._undertaker = Undertaker(engine, settings, self.id)
-        # The heart has a thread of its own: a service that takes its time must not cost us our lease.
+        # The heart has a thread of its own: a service that takes its time must not cost us our lease. Nor may a pause
+        # between two tries: when the database is back, whoever beats first would take us for dead.
         self._pulse = Keeper(
-            [self._heart, self._undertaker], engine, settings, self._on_service_death, listens=False
-        )
+            [self._heart, self._undertaker], engine, settings, self._on_service_death, listens=False,
+            longest_delay_s=settings.heartbeat_ms / 1000,
+        )  # fmt: skip
         keepers = [self._pulse]
         if self._runs_services:
             services: list[Service] = [
