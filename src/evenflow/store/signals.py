@@ -278,13 +278,14 @@ class Listener:
         now = time.monotonic()
         if is_heard:
             self._heard_at, self.is_listening, self._reconnect_s = now, True, RECONNECT_S
-        if self._heard_at < self._asked_at and now - self._asked_at > CANARY_WITHIN_S:
+        if self._heard_at >= self._asked_at:
+            if now - self._heard_at > CANARY_EVERY_S:
+                self._ask()
+        elif now - self._asked_at > CANARY_WITHIN_S:  # not asked again meanwhile: that would start the time anew
             was_listening = self.is_listening
             self._drop()
             if not was_listening:
                 self._be_deaf("notifications do not arrive")
-        elif now - max(self._heard_at, self._asked_at) > CANARY_EVERY_S:
-            self._ask()
 
     def _drop(self) -> None:
         if self._connection is not None:
