@@ -121,6 +121,7 @@ def declared(app: Evenflow) -> Evenflow:
         "isolated": (isolated, {"run_in": "process"}),
         "stubborn": (hold, {"timeout": 0.5}),
         "block": (block, {"timeout": 0.5}),
+        "block_for_ever": (block, {}),
         "poison": (poison, {}),
         "fails": (fails, {"retry": twice}),
         "eat": (eat, {}),

@@ -136,6 +136,21 @@ def test_a_child_that_does_not_obey_is_killed_and_its_job_returned_all_the_same(
     assert (job.refresh().state, job.crashes) == (State.READY, 1)
 
 
+def test_children_that_do_not_end_in_time_get_quit_and_a_blocked_loop_costs_nobody_a_crash(
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
+) -> None:
+    worker = start_worker(engine_url, "--processes", "1", "--shutdown-timeout", "0.2").ready()
+    neighbour = jobs_app.tasks["hold"].enqueue("neighbour")
+    begun(tmp_path, 1)
+    blocker = jobs_app.tasks["block_for_ever"].enqueue("blocker")
+    begun(tmp_path, 2)
+    assert worker.stop() == 0
+    worker.said("have not ended after . s: they get QUIT")
+    for job in (neighbour, blocker):
+        assert (job.refresh().state, job.attempt, job.crashes) == (State.READY, 0, 0)
+    assert worker.left_behind() == []
+
+
 def test_a_stop_ends_the_isolated_processes_as_well(
     start_worker: StartWorker, sqlite_url: str, make_app: MakeApp, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from evenflow import Evenflow, Job, State
 from evenflow.database_url import parse_url
-from tests.ledger import Interval, intervals, now_ns
+from tests.ledger import Interval, intervals, most_at_once, now_ns
 from tests.processes import wait_until
 from tests.scratch_directory import start_time
 from tests.worker.command import QUICK, Books
@@ -82,16 +82,16 @@ def test_the_start_up_log_says_the_effective_limits(
 
 
 def test_with_one_slot_per_process_jobs_never_overlap_in_a_process(
-    start_worker: StartWorker, sqlite_url: str, make_app: MakeApp, tmp_path: Path
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
-    app = declared(make_app(sqlite_url))
-    worker = start_worker(sqlite_url, "--processes", "3", "--concurrency", "1").ready(3)
-    jobs = app.tasks["hold"].enqueue_many([(f"job{number}",) for number in range(6)])
+    worker = start_worker(engine_url, "--processes", "3", "--concurrency", "1").ready(3)
+    jobs = jobs_app.tasks["hold"].enqueue_many([(f"job{number}",) for number in range(6)])
     runs = begun(tmp_path, 3)
     assert {run.pid for run in runs} == set(worker.children())
     open_gate(tmp_path)
     for job in jobs:
         job.result(timeout=30)
+    assert most_at_once(runs_of(tmp_path)) == 3
     for pid in worker.children():
         own = [run for run in runs_of(tmp_path) if run.pid == pid]
         assert all(
@@ -217,13 +217,12 @@ def test_the_jobs_of_a_whole_host_that_is_gone_run_elsewhere_within_the_lease_an
 
 
 def test_a_child_frozen_beyond_its_lease_is_replaced_and_can_write_nothing(
-    start_worker: StartWorker, postgres_url: str, make_app: MakeApp, tmp_path: Path
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
-    app = declared(make_app(postgres_url))
-    worker = start_worker(postgres_url, "--processes", "1").ready()
-    job = app.tasks["hold"].enqueue("job")
+    worker = start_worker(engine_url, "--processes", "1").ready()
+    job = jobs_app.tasks["hold"].enqueue("job")
     (run,) = begun(tmp_path, 1)
-    worker.send(signal.SIGSTOP, run.pid)
+    freeze(run.pid, engine_url)
     again = begun(tmp_path, 2)[1]
     assert again.pid != run.pid
     assert again.epoch == run.epoch + 1

@@ -281,7 +281,9 @@ class Listener:
         if self._heard_at >= self._asked_at:
             if now - self._heard_at > CANARY_EVERY_S:
                 self._ask()
-        elif now - self._asked_at > CANARY_WITHIN_S:  # not asked again meanwhile: that would start the time anew
+        elif (
+            now - self._asked_at > CANARY_WITHIN_S
+        ):  # not asked again meanwhile: that would start the time anew
             was_listening = self.is_listening
             self._drop()
             if not was_listening:

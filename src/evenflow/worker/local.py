@@ -120,7 +120,10 @@ class LocalWorker:
 
         # Not by the loop's own handlers: uvloop loses what comes between their installation and the loop's first turn.
         def note(number: int, _frame: FrameType | None) -> None:
-            self._loop.call_soon_threadsafe(self._on_signal, number)
+            hurries = self.pump.is_hurrying or number == signal.SIGQUIT
+            # Here and not on the loop, which a coroutine may block: its neighbours are to go back all the same.
+            self.pump.stop(Stop.AT_ONCE if hurries else Stop.GRACEFUL)
+            self._loop.call_soon_threadsafe(self._on_signal, number, hurries)
 
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
         before = {number: signal.signal(number, note) for number in numbers}
@@ -131,14 +134,13 @@ class LocalWorker:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _on_signal(self, number: int) -> None:
-        hurries = self.pump.is_hurrying or number == signal.SIGQUIT
+    def _on_signal(self, number: int, hurries: bool) -> None:
         log.info(
             "%s: stopping %s",
             signal.Signals(number).name,
             "at once" if hurries else "when running jobs have ended",
         )
-        self.stop(Stop.AT_ONCE if hurries else Stop.GRACEFUL)
+        self._is_stopped.set()
 
     def _pump(self) -> None:
         try:

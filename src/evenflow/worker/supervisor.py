@@ -240,6 +240,7 @@ class Supervisor:
         stopping_s = time.monotonic() - self._stop_at
         # Children return their jobs by themselves after the timeout; those that do not are asked, then ended.
         if not self._is_quitting and stopping_s > self._shutdown_timeout_s + 1.0:
+            log.warning("worker processes have not ended after %.0f s: they get QUIT", stopping_s)
             self._stop(hurries=True)
         elif self._is_quitting and stopping_s > QUIT_AFTER_S:
             self._signal_all(signal.SIGKILL)
