@@ -191,6 +191,8 @@ class Pump:
             self._hungry = _may_leave_more(claim, answer.claimed) or bool(answer.freed)
             self._postpone_poll(now)
             self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at)
+            if not self._hungry and (blind_until := self._bounds.blind_until) is not None:
+                self._poll_at = min(self._poll_at, blind_until)
             if claim.moves_v and answer.claimed:
                 self._moved_v_at = now
         if claim.lease_us is None:
