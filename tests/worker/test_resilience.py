@@ -172,6 +172,19 @@ def test_a_server_that_is_not_there_at_the_start_is_waited_for(
     assert worker.stop() == 0
 
 
+def test_a_database_that_does_not_exist_is_refused_at_the_start_and_not_waited_for(
+    start_worker: StartWorker, server: PostgresServer
+) -> None:
+    worker = start_worker(server.url("nowhere_to_be_found"), "--processes", "1", **PATIENT)
+    assert worker.ended() == 1
+    assert (
+        'database "nowhere_to_be_found" does not exist; correct the URL, or create what it names'
+        in worker.log
+    )
+    assert "Traceback" not in worker.log
+    assert "the database is unavailable" not in worker.log
+
+
 def test_a_stop_while_the_server_is_not_there_yet_is_obeyed(
     start_worker: StartWorker, server: PostgresServer, url: str
 ) -> None:
