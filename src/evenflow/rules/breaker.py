@@ -10,7 +10,20 @@ from typing import Literal
 
 import msgspec
 
+from evenflow.error_kinds import matches
+from evenflow.errors import Code
 from evenflow.limits import Breaker
+
+# These say nothing about what a breaker guards: the body did not run, or what it returned could not be stored.
+SILENT_CODES = frozenset(
+    {
+        Code.WORKER_SERIALIZATION_ERROR,
+        Code.WORKER_RESOLUTION_ERROR,
+        Code.SIGNATURE_INVALID,
+        Code.TASK_EXPIRED,
+        Code.TASK_CANCELLED,
+    }
+)
 
 
 class Circuit(StrEnum):
@@ -114,6 +127,17 @@ def record_idle(state: BreakerState, token: str | None = None) -> BreakerState:
 def release_probe(state: BreakerState, token: str) -> BreakerState:
     """The probe's run ended without a verdict, as at a stop: the next one may ask at once."""
     return BreakerState(state.failures, state.opened_at) if _holds_probe(state, token) else state
+
+
+def counts(breaker: Breaker, error: BaseException, code: str) -> bool:
+    """Whether an error is a failure in the eyes of this breaker.
+
+    >>> counts(Breaker(ignore=ValueError), ValueError("no"), "UNHANDLED_ERROR")
+    False
+    """
+    if code in SILENT_CODES or matches(breaker.ignore, error, code):
+        return False
+    return not breaker.on or matches(breaker.on, error, code)
 
 
 def breaker_name(breaker: Breaker, *, queue: str | None = None, task: str | None = None) -> str:

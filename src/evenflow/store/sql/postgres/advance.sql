@@ -10,8 +10,11 @@
 --   in the statement that waits for a lock would see the state before the wait. What ends here makes room here.
 -- keys: what ends lets go of its keys, what is to be retried later lines up anew when it is due. A start under a rate is
 --   charged by the claim, so a job that is given back under one lines up anew as well.
+-- gates: a job whose task is shut (paused, or its breaker is open) is not claimed but set aside as blocked, with its keys
+--   let go of: a shut backlog is met once, not by every claim. A shut queue gives nothing. The probe of a breaker passes,
+--   at the one epoch that it was chosen for: rescued, it is a job like any other.
 -- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), round (V of a band has
---   reached what was claimed: from here on everything enters behind it), claimed. V is moved by whoever finds its row free.
+--   reached what was claimed: from here on everything enters behind it), aside, claimed. V is moved by whoever finds its row free.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 ends as materialized (
   select e.* from jsonb_to_recordset(cast(:ends as jsonb)) as e (
@@ -57,8 +60,9 @@ parked as (
   where r.limits is not null and r.state = 'scheduled' and h.job_id = r.id
   returning h.limiter
 ),
+shut as materialized (select g.kind, g.name, g.probe_job, g.probe_epoch from evenflow.gate g),
 wanted as materialized (
-  select w.queue, w.place, case when q.max_concurrency is null then w.top
+  select w.queue, w.place, s.name is not null as is_shut, s.probe_job, s.probe_epoch, case when q.max_concurrency is null then w.top
     when not coalesce(cast(:caps_locked as boolean), false) then 0
     else least(w.top, q.max_concurrency
       - (select count(*) from evenflow.job j where j.queue = w.queue and j.state in ('claimed', 'running')
@@ -66,6 +70,7 @@ wanted as materialized (
       + (select count(*) from ended d where d.queue = w.queue) + (select count(*) from returned r where r.queue = w.queue)) end as top
   from jsonb_to_recordset(cast(:wants as jsonb)) as w (queue text, place integer, top integer)
   left join evenflow.queue q on q.name = w.queue
+  left join shut s on s.kind = 'queue' and s.name = w.queue
   where q.paused_at is null
 ),
 room as materialized (
@@ -77,29 +82,51 @@ room as materialized (
 bounds as materialized (
   select b.* from jsonb_to_recordset(cast(:bounds as jsonb)) as b (queue text, priority smallint, turn double precision, id bigint)
 ),
+probes as materialized (
+  select j.ctid as at, j.id, j.epoch, j.task from wanted w join evenflow.job j on j.id = w.probe_job
+  where j.id = any (array(select p.probe_job from wanted p where p.is_shut and p.top > 0)) and w.is_shut and w.top > 0
+    and j.queue = w.queue and coalesce(j.state, '') = 'ready' and j.epoch + 1 = w.probe_epoch
+    and (j.good_until is null or j.good_until > (select now from clock))
+  limit (select greatest(top, 0) from room)
+  for no key update of j skip locked
+),
 candidates as materialized (
-  select c.at from (
-    select w.queue, w.top from wanted w where w.top > 0 order by w.place) w,
+  select c.at, c.id, c.epoch, c.task from (
+    select w.queue, w.top from wanted w where w.top > 0 and not w.is_shut order by w.place) w,
   lateral (
-    select l.at from (
+    select l.at, l.id, l.epoch, l.task from (
       select b.queue, b.priority, coalesce(s.turn, '-infinity') as turn, coalesce(s.id, 0) as id
       from evenflow.band b left join bounds s on s.queue = b.queue and s.priority = b.priority
       where b.queue = w.queue order by b.priority) b,
     lateral (
-      select j.ctid as at from evenflow.job j
+      select j.ctid as at, j.id, j.epoch, j.task from evenflow.job j
       where j.queue = b.queue and j.priority = b.priority and j.state = 'ready' and (j.turn, j.id) >= (b.turn, b.id)
         and (j.good_until is null or j.good_until > (select now from clock))
       order by j.turn, j.id limit w.top
       for no key update skip locked) l
     limit w.top) c
-  limit (select greatest(top, 0) from room)
+  limit (select greatest(top - (select count(*) from probes), 0) from room)
 ),
-claimed as (
-  update evenflow.job j set state = cast(:claim_state as text), epoch = epoch + 1, attempt = attempt + 1,
-    worker = cast(:worker as bigint), started_at = now, lease_until = now + cast(:lease_us as bigint)
-  from candidates c, clock where j.ctid = c.at
-  returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
+picked as materialized (
+  select c.at, case when exists (
+      select from shut s where s.kind = 'task' and s.name = c.task and (s.probe_job, s.probe_epoch) is distinct from (c.id, c.epoch + 1))
+    then 0 else 1 end as passes
+  from (select at, id, epoch, task from candidates union all select at, id, epoch, task from probes) c
+),
+met as (
+  update evenflow.job j set state = case passes when 1 then cast(:claim_state as text) else 'blocked' end,
+    epoch = epoch + passes, attempt = attempt + passes, gated = 1 - passes,
+    worker = case passes when 1 then cast(:worker as bigint) end, started_at = case passes when 1 then now else started_at end,
+    lease_until = case passes when 1 then now + cast(:lease_us as bigint) end
+  from picked c, clock where j.ctid = c.at
+  returning j.gated, j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
     j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits
+),
+claimed as (select * from met where gated = 0),
+aside as (
+  update evenflow.hold h set phase = 0, held_at = null from met m
+  where m.gated = 1 and m.limits is not null and h.job_id = m.id
+  returning h.limiter
 ),
 started as (
   update evenflow.hold h set phase = 3 from claimed c
@@ -143,10 +170,13 @@ select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null,
 from ended d where d.awaited
 union all
 select 'freed', 0, 0, f.limiter, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
-from (select limiter from freed union select limiter from parked) f where f.limiter is not null
+from (select limiter from freed union select limiter from parked union select limiter from aside) f where f.limiter is not null
 union all
 select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null
 from (select * from first_round union all select * from next_round union all select * from reached_round) m
+union all
+select 'aside', m.id, 0, m.queue, m.task, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+from met m where m.gated = 1
 union all
 select 'claimed', c.id, c.epoch, c.queue, c.task, c.group_key, c.priority, c.turn, c.attempt, c.max_attempts, c.crashes,
   c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options from claimed c;

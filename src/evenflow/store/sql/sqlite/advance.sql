@@ -64,13 +64,14 @@ with returning_ones as materialized (
   where e.value ->> 'state' in ('ready', 'scheduled')
 ),
 wanted as materialized (
-  select w.queue, w.place, case when q.max_concurrency is null then w.top when not coalesce(:caps_locked, 0) then 0
+  select w.queue, w.place, s.name is not null as is_shut, s.probe_job, s.probe_epoch, case when q.max_concurrency is null then w.top when not coalesce(:caps_locked, 0) then 0
     else min(w.top, q.max_concurrency
       - (select count(*) from evenflow_job j where j.queue = w.queue and j.state in ('claimed', 'running')
          and (j.state = 'running' or :claim_state = 'running'))
       + (select count(*) from returning_ones r where r.queue = w.queue)) end as top
   from (select value ->> 'queue' as queue, value ->> 'place' as place, value ->> 'top' as top from json_each(:wants)) w
   left join evenflow_queue q on q.name = w.queue
+  left join evenflow_gate s on s.kind = 'queue' and s.name = w.queue
   where q.paused_at is null
 ),
 picked as materialized (
@@ -80,13 +81,17 @@ picked as materialized (
     cross join evenflow_band b on b.queue = w.queue
     left join (select value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'turn' as turn, value ->> 'id' as id
                from json_each(:bounds)) s on s.queue = b.queue and s.priority = b.priority
-    cross join json_each((
+    cross join json_each(case when w.is_shut then (
+      select json_group_array(j.id) from evenflow_job j
+      where j.id = w.probe_job and j.epoch + 1 = w.probe_epoch and j.queue = b.queue and j.priority = b.priority
+        and j.state = 'ready' and (j.good_until is null or j.good_until > :now))
+    else (
       select json_group_array(id) from (
         select j.id from evenflow_job j
         where j.queue = b.queue and j.priority = b.priority and j.state = 'ready'
           and (j.turn, j.id) >= (coalesce(s.turn, -9e999), coalesce(s.id, 0))
           and (j.good_until is null or j.good_until > :now)
-        order by j.turn, j.id limit :top))) l
+        order by j.turn, j.id limit :top)) end) l
     where w.top > 0)
   where number <= top order by place, number
   limit (
@@ -94,12 +99,28 @@ picked as materialized (
       else max(0, min(:top, c.cap - (select count(*) from evenflow_job where state in ('claimed', 'running'))
         + (select count(*) from returning_ones))) end
     from (select 1) left join evenflow_cluster c on true)
+),
+passing as materialized (
+  select j.id, not exists (
+    select 1 from evenflow_gate g where g.kind = 'task' and g.name = j.task
+      and (g.probe_job is not j.id or g.probe_epoch is not j.epoch + 1)) as passes
+  from picked p cross join evenflow_job j on j.id = p.id
 )
-update evenflow_job set state = :claim_state, epoch = epoch + 1, attempt = attempt + 1, worker = :worker,
-  started_at = :now, lease_until = :now + :lease_us
-where id in (select id from picked)
-returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
+update evenflow_job set state = case when p.passes then :claim_state else 'blocked' end,
+  epoch = epoch + p.passes, attempt = attempt + p.passes, gated = case when p.passes then 0 else 2 end,
+  worker = case when p.passes then :worker end, started_at = case when p.passes then :now else started_at end,
+  lease_until = case when p.passes then :now + :lease_us end
+from passing p where evenflow_job.id = p.id
+returning case gated when 0 then 'claimed' else 'aside' end as kind, evenflow_job.id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
   started_at, good_until, payload, signature, headers, options;
+
+update evenflow_hold set phase = 0, held_at = null where job_id in (
+  select id from evenflow_job where gated = 2 and limits is not null)
+returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
+  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
+  null as headers, null as options;
+
+update evenflow_job set gated = 1 where gated = 2;
 
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
 update evenflow_job set worker = null, lease_until = null,
