@@ -43,15 +43,15 @@ class Claim(msgspec.Struct, frozen=True):
 
 class Advanced(msgspec.Struct, frozen=True):
     """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, V of the bands that
-    it claimed from if it moves V (whatever enters them from now on comes behind that turn), keys that have room, how many
-    jobs of shut tasks were set aside instead, and the breakers that the ends have opened or closed."""
+    it claimed from if it moves V (whatever enters them from now on comes behind that turn), keys that have room, whether
+    jobs of shut tasks are in the way, and the breakers that the ends have opened or closed."""
 
     claimed: list[Claimed]
     lost: list[tuple[int, int]]
     awaited: list[int]
     rounds: dict[tuple[str, int], float]
     freed: set[str]
-    aside: int = 0
+    is_obstructed: bool = False
     turned: Sequence[Turned] = ()
 
 
@@ -75,7 +75,7 @@ def advance(
     the cluster leave room for, counting what is in flight (only what runs, where the claim prefetches). Each claimed
     job has its epoch and attempt raised by one.
 
-    Jobs whose task is shut are set aside and not claimed; a shut queue gives nothing; a breaker's probe passes. What the
+    Jobs whose task is shut are not claimed but told, to be set aside; a shut queue gives nothing; a breaker's probe passes. What the
     ends say to breakers counts if the ends do.
     """
     ends = list(ends)
@@ -101,7 +101,7 @@ def advance(
         answers = [engine.run("advance", parameters, deadline_s=deadline_s)]
     else:
         answers = engine.run_all(units, deadline_s=deadline_s)
-    claimed, lost, awaited, rounds, freed, aside = [], [], [], {}, set(), 0
+    claimed, lost, awaited, rounds, freed, shut = [], [], [], {}, set(), False
     for row in answers[-1]:
         if row[0] == "claimed":
             claimed.append(Claimed(*row[1:]))
@@ -111,14 +111,14 @@ def advance(
             awaited.append(row[1])
         elif row[0] == "freed":
             freed.add(row[3])
-        elif row[0] == "aside":
-            aside += 1
+        elif row[0] == "shut":
+            shut = True
         else:
             rounds[row[3], row[6]] = row[7]
     place = {want.queue: want.place for want in claim.wants}
     claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
     changes = [] if verdicts is None else turned(answers[0])
-    return Advanced(claimed, lost, awaited, rounds, freed, aside, changes)
+    return Advanced(claimed, lost, awaited, rounds, freed, shut, changes)
 
 
 def start(

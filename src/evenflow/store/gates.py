@@ -150,9 +150,12 @@ def waiting_at(engine: Engine, breaker: str, *, top: int = BATCH) -> list[int]:
     return [job for (job,) in engine.run("waiting_at", {"breaker": breaker, "top": top})]
 
 
-def set_aside(engine: Engine, queues: Sequence[str], *, top: int = BATCH) -> int:
-    """Take jobs of shut tasks out of the way of claims, where they stand among the first `top`; how many."""
-    return len(engine.run("set_aside", {"queues": as_json(list(queues)), "top": top}))
+def set_aside(engine: Engine, queues: Sequence[str], *, top: int = BATCH) -> tuple[int, set[str]]:
+    """Take jobs of shut tasks out of the way of claims, where they stand among the first `top` of their queue and
+    priority: how many, and the keys that they have let go of."""
+    rows = engine.run("set_aside", {"queues": as_json(list(queues)), "top": top})
+    freed = {name for kind, name in rows if kind == "limiter"}
+    return sum(kind == "job" for kind, _ in rows), freed
 
 
 def release(engine: Engine, *, top: int = BATCH) -> int:

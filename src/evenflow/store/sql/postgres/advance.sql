@@ -10,11 +10,11 @@
 --   in the statement that waits for a lock would see the state before the wait. What ends here makes room here.
 -- keys: what ends lets go of its keys, what is to be retried later lines up anew when it is due. A start under a rate is
 --   charged by the claim, so a job that is given back under one lines up anew as well.
--- gates: a job whose task is shut (paused, or its breaker is open) is not claimed but set aside as blocked, with its keys
---   let go of: a shut backlog is met once, not by every claim. A shut queue gives nothing. The probe of a breaker passes,
---   at the one epoch that it was chosen for: rescued, it is a job like any other.
+-- gates: a job whose task is shut (paused, or its breaker is open) is stepped over and told, so that set_aside takes it and
+--   its like out of the way. A shut queue gives nothing. The probe of a breaker passes, at the one epoch that it was
+--   chosen for: rescued, it is a job like any other.
 -- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), round (V of a band has
---   reached what was claimed: from here on everything enters behind it), aside, claimed. V is moved by whoever finds its row free.
+--   reached what was claimed: from here on everything enters behind it), shut (a job of a shut task is in the way), claimed. V is moved by whoever finds its row free.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 ends as materialized (
   select e.* from jsonb_to_recordset(cast(:ends as jsonb)) as e (
@@ -108,25 +108,16 @@ candidates as materialized (
   limit (select greatest(top - (select count(*) from probes), 0) from room)
 ),
 picked as materialized (
-  select c.at, case when exists (
-      select from shut s where s.kind = 'task' and s.name = c.task and (s.probe_job, s.probe_epoch) is distinct from (c.id, c.epoch + 1))
-    then 0 else 1 end as passes
+  select c.at, c.id, c.task, not exists (
+    select from shut s where s.kind = 'task' and s.name = c.task and (s.probe_job, s.probe_epoch) is distinct from (c.id, c.epoch + 1)) as passes
   from (select at, id, epoch, task from candidates union all select at, id, epoch, task from probes) c
 ),
-met as (
-  update evenflow.job j set state = case passes when 1 then cast(:claim_state as text) else 'blocked' end,
-    epoch = epoch + passes, attempt = attempt + passes, gated = 1 - passes,
-    worker = case passes when 1 then cast(:worker as bigint) end, started_at = case passes when 1 then now else started_at end,
-    lease_until = case passes when 1 then now + cast(:lease_us as bigint) end
-  from picked c, clock where j.ctid = c.at
-  returning j.gated, j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
+claimed as (
+  update evenflow.job j set state = cast(:claim_state as text), epoch = epoch + 1, attempt = attempt + 1,
+    worker = cast(:worker as bigint), started_at = now, lease_until = now + cast(:lease_us as bigint)
+  from picked c, clock where j.ctid = c.at and c.passes
+  returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
     j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits
-),
-claimed as (select * from met where gated = 0),
-aside as (
-  update evenflow.hold h set phase = 0, held_at = null from met m
-  where m.gated = 1 and m.limits is not null and h.job_id = m.id
-  returning h.limiter
 ),
 started as (
   update evenflow.hold h set phase = 3 from claimed c
@@ -170,13 +161,13 @@ select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null,
 from ended d where d.awaited
 union all
 select 'freed', 0, 0, f.limiter, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
-from (select limiter from freed union select limiter from parked union select limiter from aside) f where f.limiter is not null
+from (select limiter from freed union select limiter from parked) f where f.limiter is not null
 union all
 select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null
 from (select * from first_round union all select * from next_round union all select * from reached_round) m
 union all
-select 'aside', m.id, 0, m.queue, m.task, null, null, null, null, null, null, null, null, null, null, null, null, null, null
-from met m where m.gated = 1
+select 'shut', p.id, 0, null, p.task, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+from picked p where not p.passes
 union all
 select 'claimed', c.id, c.epoch, c.queue, c.task, c.group_key, c.priority, c.turn, c.attempt, c.max_attempts, c.crashes,
   c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options from claimed c;

@@ -12,23 +12,43 @@ returning name;
 delete from evenflow.gate where kind = 'task' and name = cast(:name as text) and cause = 'pause' returning name;
 
 -- name: set_aside
--- returns: id
--- After a claim met a shut task: the next ready jobs of these queues, `top` of each priority, are sorted in one go. Jobs
--- with keys are left to the claims, which let go of the keys as well.
+-- returns: kind, name
+-- After a claim met a shut task: of the next ready jobs of these queues, `top` of each priority, those of shut tasks are
+-- blocked, so that no other claim meets them. They let go of their keys, and their groups get their turns back: on
+-- release they are admitted like new ones, and nobody pays twice. Group rows are locked in name order, as everywhere.
+-- kinds: job (the id of one that was set aside), limiter (a key has room).
 with shut as materialized (select g.name, g.probe_job, g.probe_epoch from evenflow.gate g where g.kind = 'task'),
 seen as materialized (
   select l.at, l.id, l.epoch, l.task
   from evenflow.band b cross join lateral (
     select j.ctid as at, j.id, j.epoch, j.task from evenflow.job j
-    where j.queue = b.queue and j.priority = b.priority and j.state = 'ready' and j.limits is null
+    where j.queue = b.queue and j.priority = b.priority and j.state = 'ready'
     order by j.turn, j.id limit cast(:top as integer)
     for no key update skip locked) l
   where b.queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb))) and exists (select from shut)
-)
-update evenflow.job j set state = 'blocked', gated = 1
-from seen c where j.ctid = c.at and exists (
-  select from shut s where s.name = c.task and (s.probe_job, s.probe_epoch) is distinct from (c.id, c.epoch + 1))
-returning j.id;
+),
+aside as (
+  update evenflow.job j set state = 'blocked', gated = 1
+  from seen c where j.ctid = c.at and exists (
+    select from shut s where s.name = c.task and (s.probe_job, s.probe_epoch) is distinct from (c.id, c.epoch + 1))
+  returning j.id, j.epoch, j.queue, j.priority, j.group_key, j.limits
+),
+parked as (
+  update evenflow.hold h set phase = 0, held_at = null from aside a where a.limits is not null and h.job_id = a.id
+  returning h.limiter
+),
+tails as materialized (
+  select g.ctid as at, a.jobs * case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1) else 1 end / coalesce(w.weight, 1) as span
+  from (select queue, priority, group_key, count(*) as jobs from aside where group_key is not null and epoch = 0
+        group by queue, priority, group_key) a
+  join evenflow.group_tail g on g.queue = a.queue and g.priority = a.priority and g.group_key = a.group_key
+  left join evenflow.queue q on q.name = a.queue
+  left join evenflow.group_weight w on w.queue = a.queue and w.group_key = a.group_key
+  left join evenflow.group_cost c on c.queue = a.queue and c.group_key = a.group_key
+  order by g.queue, g.priority, g.group_key for no key update of g
+),
+refunded as (update evenflow.group_tail g set tail = g.tail - t.span from tails t where g.ctid = t.at)
+select 'job' as kind, cast(a.id as text) as name from aside a union all select 'limiter', p.limiter from parked p;
 
 -- name: release_gated
 -- returns: id

@@ -99,28 +99,32 @@ picked as materialized (
       else max(0, min(:top, c.cap - (select count(*) from evenflow_job where state in ('claimed', 'running'))
         + (select count(*) from returning_ones))) end
     from (select 1) left join evenflow_cluster c on true)
-),
-passing as materialized (
-  select j.id, not exists (
-    select 1 from evenflow_gate g where g.kind = 'task' and g.name = j.task
-      and (g.probe_job is not j.id or g.probe_epoch is not j.epoch + 1)) as passes
-  from picked p cross join evenflow_job j on j.id = p.id
 )
-update evenflow_job set state = case when p.passes then :claim_state else 'blocked' end,
-  epoch = epoch + p.passes, attempt = attempt + p.passes, gated = case when p.passes then 0 else 2 end,
-  worker = case when p.passes then :worker end, started_at = case when p.passes then :now else started_at end,
-  lease_until = case when p.passes then :now + :lease_us end
-from passing p where evenflow_job.id = p.id
-returning case gated when 0 then 'claimed' else 'aside' end as kind, evenflow_job.id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
+update evenflow_job set state = :claim_state, epoch = epoch + 1, attempt = attempt + 1, worker = :worker,
+  started_at = :now, lease_until = :now + :lease_us
+where id in (select id from picked) and not exists (
+  select 1 from evenflow_gate g where g.kind = 'task' and g.name = evenflow_job.task
+    and (g.probe_job is not evenflow_job.id or g.probe_epoch is not evenflow_job.epoch + 1))
+returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
   started_at, good_until, payload, signature, headers, options;
 
-update evenflow_hold set phase = 0, held_at = null where job_id in (
-  select id from evenflow_job where gated = 2 and limits is not null)
-returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
+-- Jobs of shut tasks that are still in the way. Nothing is read where no task is shut.
+select 'shut' as kind, j.id, 0 as epoch, null as queue, j.task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options;
-
-update evenflow_job set gated = 1 where gated = 2;
+  null as headers, null as options
+from (select 1 from evenflow_gate where kind = 'task' limit 1) g
+cross join json_each(:wants) w
+cross join evenflow_band b on b.queue = w.value ->> 'queue'
+cross join json_each((
+  select json_group_array(id) from (
+    select id from evenflow_job where queue = b.queue and priority = b.priority and state = 'ready' order by turn, id limit :top))) l
+cross join evenflow_job j on j.id = l.value
+where exists (
+    select 1 from evenflow_gate s where s.kind = 'task' and s.name = j.task
+      and (s.probe_job is not j.id or s.probe_epoch is not j.epoch + 1))
+  and not exists (select 1 from evenflow_queue q where q.name = j.queue and q.paused_at is not null)
+  and not exists (select 1 from evenflow_gate s where s.kind = 'queue' and s.name = j.queue)
+limit :top;
 
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
 update evenflow_job set worker = null, lease_until = null,

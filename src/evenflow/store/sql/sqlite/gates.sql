@@ -10,19 +10,36 @@ returning name;
 delete from evenflow_gate where kind = 'task' and name = :name and cause = 'pause' returning name;
 
 -- name: set_aside
--- returns: id
-update evenflow_job set state = 'blocked', gated = 1
+-- returns: kind, name
+-- gated = 2 marks what this unit sets aside, for the statements that follow.
+update evenflow_job set state = 'blocked', gated = 2
 where id in (
-  select j.id from evenflow_band b
+  select j.id from (select 1 from evenflow_gate where kind = 'task' limit 1) g
+  cross join evenflow_band b
   cross join json_each((
     select json_group_array(id) from (
-      select id from evenflow_job
-      where queue = b.queue and priority = b.priority and state = 'ready' and limits is null order by turn, id limit :top))) l
+      select id from evenflow_job where queue = b.queue and priority = b.priority and state = 'ready' order by turn, id limit :top))) l
   cross join evenflow_job j on j.id = l.value
   where b.queue in (select value from json_each(:queues)) and exists (
     select 1 from evenflow_gate s where s.kind = 'task' and s.name = j.task
       and (s.probe_job is not j.id or s.probe_epoch is not j.epoch + 1)))
-returning id;
+returning 'job' as kind, cast(id as text) as name;
+
+update evenflow_hold set phase = 0, held_at = null where job_id in (
+  select id from evenflow_job where gated = 2 and limits is not null)
+returning 'limiter' as kind, limiter as name;
+
+update evenflow_group_tail set tail = tail - a.span from (
+  select j.queue, j.priority, j.group_key,
+    count(*) * case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as span
+  from evenflow_job j
+  left join evenflow_queue q on q.name = j.queue
+  left join evenflow_group_weight w on w.queue = j.queue and w.group_key = j.group_key
+  left join evenflow_group_cost c on c.queue = j.queue and c.group_key = j.group_key
+  where j.gated = 2 and j.group_key is not null and j.epoch = 0 group by j.queue, j.priority, j.group_key) a
+where evenflow_group_tail.queue = a.queue and evenflow_group_tail.priority = a.priority and evenflow_group_tail.group_key = a.group_key;
+
+update evenflow_job set gated = 1 where gated = 2;
 
 -- name: release_gated
 -- returns: id
