@@ -104,6 +104,10 @@ class UnknownQueue(EnqueueError):
     """The queue is not declared or its name is malformed. Add it to `queues=` or use `queue_mode="open"`."""
 
 
+class UnknownBreaker(EvenflowError, LookupError):
+    """No breaker of this name was ever declared. Correct the name, or declare it with a task or a queue."""
+
+
 class JobNotFound(EvenflowError, LookupError):
     """No job has this id: it was never committed, kept no result, or its retention has passed."""
 

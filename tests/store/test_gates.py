@@ -6,7 +6,7 @@ import pytest
 
 from evenflow.job import Claimed, JudgedEnd, Limit, Verdict
 from evenflow.limits import Breaker
-from evenflow.rules.breaker import Circuit
+from evenflow.rules.breaker import Circuit, Declared, Target
 from evenflow.settings import Retention
 from evenflow.store import control, gates
 from evenflow.store.advance import Advanced, Claim, Want, start
@@ -15,13 +15,13 @@ from tests.store.scene import ALICE, BOB, SECOND, Scene, new_job, rows_of, secon
 from tests.store.test_limits import KEPT, enqueue, pass_on
 
 BANK = Breaker(failure_threshold=3, cooldown_s=10, probe_lease_s=5)
-CHARGE: dict[tuple[gates.Kind, str], str] = {("task", "charge"): "bank"}
+CHARGE: dict[Target, str] = {("task", "charge"): "bank"}
 
 
 def declare(scene: Scene, breaker: Breaker = BANK, **guards: str) -> None:
     """One breaker, `bank`, over a task or a queue; by default over the task `charge`."""
     named: Any = {tuple(key.split("_", 1)): "bank" for key in guards} or CHARGE
-    gates.declare(scene.engine, {"bank": breaker}, named)
+    gates.declare(scene.engine, Declared({"bank": breaker}, named))
 
 
 def judged(job: Claimed, outcome: Any, state: str | None = None, breaker: str = "bank") -> JudgedEnd:
@@ -121,9 +121,7 @@ class TestPausedTasks:
 
     def test_a_job_that_is_set_aside_lets_go_of_its_keys(self, scene: Scene) -> None:
         key = (Limit("k", 1, KEPT),)
-        first, second = enqueue(
-            scene, new_job(task="charge", limits=key), new_job(task="mail", limits=key)
-        )
+        first, second = enqueue(scene, new_job(task="charge", limits=key), new_job(task="mail", limits=key))
         gates.pause_task(scene.engine, "charge")
         assert gates.set_aside(scene.engine, ["default"]) == (1, {"k"})
         pass_on(scene, {"k"})
@@ -197,7 +195,9 @@ class TestCounting:
 
     def test_breakers_of_many_names_are_told_in_one_go(self, scene: Scene) -> None:
         strict = Breaker(failure_threshold=1)
-        gates.declare(scene.engine, {"a": strict, "b": strict}, {})
+        gates.declare(
+            scene.engine, Declared({"a": strict, "b": strict}, {("task", "x"): "a", ("task", "y"): "b"})
+        )
         scene.enqueue(new_job())
         (job,) = scene.claim()
         both = (Verdict("a", "failure"), Verdict("b", "success"))
@@ -391,7 +391,7 @@ class TestOpenBreakers:
     def test_its_state_outlives_the_process(self, scene: Scene) -> None:
         tripped(scene)
         other = second_engine(scene.engine)
-        gates.declare(other, {"bank": BANK}, CHARGE)
+        gates.declare(other, Declared({"bank": BANK}, CHARGE))
         (row,) = gates.breakers(other, now=scene.now)
         other.close()
         assert (row.state, row.failures, row.opened_at) == (Circuit.OPEN, 3, scene.now)
@@ -415,7 +415,7 @@ class TestOpenBreakers:
 
     def test_who_declares_no_breaker_any_more_is_free(self, scene: Scene) -> None:
         ids = tripped(scene)
-        gates.declare(scene.engine, {}, {}, [("task", "charge")])
+        gates.declare(scene.engine, Declared(free=[("task", "charge"), ("task", "mail")]))
         gates.release(scene.engine)
         scene.admit()
         assert scene.claim_ids() == ids
@@ -514,9 +514,11 @@ class TestByHand:
         scene.admit()
         assert scene.claim_ids() == ids
 
-    def test_closing_forgets_the_failures(self, scene: Scene) -> None:
+    def test_a_reset_forgets_the_failures_of_a_closed_breaker(self, scene: Scene) -> None:
         declare(scene)
         say(scene, "failure", "failure")
+        assert gates.close_breaker(scene.engine, "bank", forgets=False) is False
+        assert bank(scene).failures == 2
         assert gates.close_breaker(scene.engine, "bank") is False
         assert bank(scene).failures == 0
 

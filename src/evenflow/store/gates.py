@@ -3,20 +3,17 @@
 The state of a breaker is one row, changed under its lock; claims read only what is shut.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
 from evenflow.job import End, JudgedEnd
 from evenflow.limits import Breaker
-from evenflow.rules.breaker import Circuit
+from evenflow.rules.breaker import Circuit, Declared, Kind, Target
 from evenflow.store.engine import Engine, Parameters, Row, as_json
 
 BATCH = 500
-
-Kind = Literal["task", "queue"]
-Guards = Mapping[tuple[Kind, str], str]
 
 
 class Turned(msgspec.Struct, frozen=True):
@@ -82,26 +79,20 @@ class Gate(msgspec.Struct, frozen=True):
     breaker: str | None
 
 
-def declare(
-    engine: Engine,
-    breakers: Mapping[str, Breaker],
-    guards: Guards,
-    free: Iterable[tuple[Kind, str]] = (),
-) -> None:
+def declare(engine: Engine, said: Declared) -> None:
     """Store what the code says: breakers by name, which of them guards which task or queue, and who has none.
 
     A declared breaker keeps its state. One that guards nothing any more shuts nothing any more.
     """
-    engine.run(
-        "declare_guards",
-        {
-            "breakers": as_json([_stored(name, breaker) for name, breaker in sorted(breakers.items())]),
-            "guards": as_json(
-                [{"kind": kind, "name": name, "breaker": to} for (kind, name), to in sorted(guards.items())]
-            ),
-            "free": as_json([{"kind": kind, "name": name} for kind, name in sorted(free)]),
-        },
-    )
+    known = guards(engine)
+    free = [target for target in said.free if target in known]
+    if said.guards or free:
+        engine.run("declare_guards", _declaration(said, free))
+
+
+def guards(engine: Engine) -> dict[Target, str]:
+    """Which breaker guards which task or queue."""
+    return {(kind, name): breaker for kind, name, breaker in engine.run("list_guards", {})}
 
 
 def verdict_unit(ends: Sequence[End], worker: int, now: int | None) -> tuple[str, Parameters] | None:
@@ -189,9 +180,10 @@ def open_breaker(
     return bool(engine.run("open_breaker", {"name": name, "who": who, "why": why, "now": now}))
 
 
-def close_breaker(engine: Engine, name: str) -> bool | None:
-    """Close a breaker and forget its failures; whether it was open, None if there is none of this name."""
-    rows = engine.run("close_breaker", {"name": name})
+def close_breaker(engine: Engine, name: str, *, forgets: bool = True) -> bool | None:
+    """Close a breaker; whether it was open, None if there is none of this name. The failures of one that is closed are
+    forgotten only where `forgets` is set."""
+    rows = engine.run("close_breaker", {"name": name, "forgets": forgets})
     if not rows:
         return None
     release(engine)
@@ -210,6 +202,17 @@ def breakers(engine: Engine, name: str | None = None, *, now: int | None = None)
 def gates(engine: Engine, *, task: str | None = None, queue: str | None = None) -> list[Gate]:
     """What is shut: everything, or what stands before jobs of one task in one queue."""
     return [Gate(*row) for row in engine.run("list_gates", {"task": task, "queue": queue})]
+
+
+def _declaration(said: Declared, free: Sequence[Target]) -> dict[str, str]:
+    guarded = [
+        {"kind": kind, "name": name, "breaker": to} for (kind, name), to in sorted(said.guards.items())
+    ]
+    return {
+        "breakers": as_json([_stored(name, breaker) for name, breaker in sorted(said.breakers.items())]),
+        "guards": as_json(guarded),
+        "free": as_json([{"kind": kind, "name": name} for kind, name in sorted(free)]),
+    }
 
 
 def _stored(name: str, breaker: Breaker) -> dict[str, object]:

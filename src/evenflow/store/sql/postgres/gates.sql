@@ -282,7 +282,7 @@ select b.name, b.opened_at from evenflow.breaker b where b.name = cast(:name as 
 
 update evenflow.breaker b set opened_at = null, opens_at = null, opened_by = null, opened_why = null, failures = 0,
   probe_job = null, probe_epoch = null, probe_until = null
-where b.name = cast(:name as text);
+where b.name = cast(:name as text) and (b.opened_at is not null or cast(:forgets as boolean));
 
 delete from evenflow.gate s using evenflow.guard g
 where g.breaker = cast(:name as text) and s.kind = g.kind and s.name = g.name and s.cause = 'breaker';
@@ -323,6 +323,11 @@ select b.name, b.failure_threshold, b.failures, b.cooldown_us, b.on_open, b.open
   coalesce(cast(:now as bigint), evenflow.now_us()) as now
 from evenflow.breaker b where cast(:name as text) is null or b.name = cast(:name as text)
 order by b.name;
+
+-- name: list_guards
+-- mode: read
+-- returns: kind, name, breaker
+select kind, name, breaker from evenflow.guard order by kind, name;
 
 -- name: list_gates
 -- mode: read

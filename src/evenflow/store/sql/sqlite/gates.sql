@@ -227,7 +227,7 @@ select name, opened_at from evenflow_breaker where name = :name;
 
 update evenflow_breaker set opened_at = null, opens_at = null, opened_by = null, opened_why = null, failures = 0,
   probe_job = null, probe_epoch = null, probe_until = null
-where name = :name;
+where name = :name and (opened_at is not null or :forgets);
 
 delete from evenflow_gate where cause = 'breaker' and (kind, name) in (select kind, name from evenflow_guard where breaker = :name);
 
@@ -262,6 +262,11 @@ select b.name, b.failure_threshold, b.failures, b.cooldown_us, b.on_open, b.open
   :now as now
 from evenflow_breaker b where :name is null or b.name = :name
 order by b.name;
+
+-- name: list_guards
+-- mode: read
+-- returns: kind, name, breaker
+select kind, name, breaker from evenflow_guard order by kind, name;
 
 -- name: list_gates
 -- mode: read
