@@ -1,12 +1,24 @@
 """Gates in the store: paused tasks and open breakers let nobody pass but the one probe, and nothing is lost behind them."""
 
+import random
 from typing import Any
 
 import pytest
 
 from evenflow.job import Claimed, JudgedEnd, Limit, Verdict
 from evenflow.limits import Breaker
-from evenflow.rules.breaker import Circuit, Declared, Target
+from evenflow.rules.breaker import (
+    BreakerState,
+    Circuit,
+    Declared,
+    Target,
+    allow,
+    circuit,
+    extend_probe,
+    record_failure,
+    record_success,
+    release_probe,
+)
 from evenflow.settings import Retention
 from evenflow.store import control, gates
 from evenflow.store.advance import Advanced, Claim, Want, start
@@ -496,6 +508,67 @@ class TestBreakersOfQueues:
         elect(scene)
         (job,) = scene.claim(lease_us=3600 * SECOND)
         assert start(scene.engine, ALICE, [job], now=scene.now) == {job.id}
+
+
+class Model:
+    """The pure rule beside the store: what it says after each step is what the store must say."""
+
+    def __init__(self, scene: Scene, seed: int) -> None:
+        self.scene = scene
+        self.random = random.Random(seed)
+        self.state = BreakerState()
+        self.probe: Claimed | None = None
+
+    def say(self) -> None:
+        outcomes = self.random.choices(["success", "failure", "none"], [2, 5, 1], k=self.random.randint(1, 6))
+        say(self.scene, *outcomes)
+        for outcome in outcomes:
+            if outcome == "failure":
+                self.state = record_failure(BANK, self.state, self.scene.now)
+            elif outcome == "success":
+                self.state = record_success(self.state)
+
+    def pass_time(self) -> None:
+        self.scene.now += self.random.choice([1, 2, 5, 9, 10, 30, -3]) * SECOND
+
+    def elect(self) -> None:
+        if self.probe is not None:
+            self.state = extend_probe(BANK, self.state, self.scene.now, "probe")
+        verdict = allow(BANK, self.state, self.scene.now, "probe")
+        self.state = verdict.state
+        self.scene.enqueue(new_job(task="charge"))
+        gates.set_aside(self.scene.engine, ["default"])
+        assert (elect(self.scene) is not None) == (verdict.answer == "probe")
+        if verdict.answer == "probe":
+            (self.probe,) = self.scene.claim()
+
+    def end_probe(self) -> None:
+        if self.probe is None:
+            return
+        outcome = self.random.choice(["success", "failure", "none"])
+        self.scene.advance(ALICE, judged(self.probe, outcome))
+        self.probe = None
+        if outcome == "success":
+            self.state = record_success(self.state, "probe")
+            gates.release(self.scene.engine)
+            self.scene.admit()
+            for job in self.scene.claim(1000):  # nobody may stand in the way of the next probe
+                self.scene.finish(job)
+        elif outcome == "failure":
+            self.state = record_failure(BANK, self.state, self.scene.now, "probe")
+        else:
+            self.state = release_probe(self.state, "probe")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_store_says_what_the_rule_says(scene: Scene, seed: int) -> None:
+    declare(scene)
+    model = Model(scene, seed)
+    for _ in range(60):
+        model.random.choice([model.say, model.pass_time, model.pass_time, model.elect, model.end_probe])()
+        row = bank(scene)
+        assert (row.failures, row.opened_at) == (model.state.failures, model.state.opened_at)
+        assert row.state is circuit(BANK, model.state, scene.now)
 
 
 class TestByHand:
