@@ -170,7 +170,7 @@ def test_a_task_that_drops_its_breaker_is_not_kept_shut(engine_url: str, make_ap
 def test_a_pause_needs_a_queue_or_a_task(app: Evenflow) -> None:
     for act in (app.pause, app.resume):
         with pytest.raises(TypeError, match="a queue or task=, and not both"):
-            act()  # type: ignore[operator]
+            act()
     with pytest.raises(TypeError):
         app.pause("default", task="charge")
 

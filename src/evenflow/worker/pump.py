@@ -101,6 +101,7 @@ class Pump:
         self._held: collections.deque[Claimed] = collections.deque()
         self._refused: list[Claimed] = []
         self._capped: set[str] = set()
+        self._marks: set[str] = set()
         self._ran = 0
         self.needs_replacing = False
         self._hungry = True
@@ -199,6 +200,8 @@ class Pump:
             )
             self._postpone_poll(now)
             self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at)
+            if not self._hungry and (blind_until := self._bounds.blind_until) is not None:
+                self._poll_at = min(self._poll_at, blind_until)
             if claim.moves_v and answer.claimed:
                 self._moved_v_at = now
         if claim.lease_us is None:
@@ -343,10 +346,10 @@ class Pump:
                 self._names_at = 0.0
             if control.next_due(self._store) == 0:
                 control.admit(self._store)
-        elif self._queues.patterns:
-            self._hungry, self._names_at = True, 0.0
-        elif payloads & {queue_mark(name) for name in self._serving.names}:
-            self._hungry = True
+        else:
+            self._hungry = self._hungry or bool(payloads & self._marks)
+            if self._queues.patterns and payloads - self._marks:
+                self._hungry, self._names_at = True, 0.0  # perhaps a queue that is new to us
 
     def _beat(self, now: float) -> None:
         sent = lease_s()
@@ -391,6 +394,7 @@ class Pump:
         rows = reads.queues(self._store)
         self._serving.learn(rows)
         served = set(self._serving.names)
+        self._marks = set(map(queue_mark, served))
         self._slots.timed_queues = {row.name for row in rows if row.fair == "time"} & served
         if self._settings.cluster_wide_cap is not None:
             self._capped = served

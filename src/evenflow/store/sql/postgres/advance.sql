@@ -31,18 +31,18 @@ archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
     options, errors, progress, payload, limits, result)
-  select id, now + end_keep_us, created_at, run_at, started_at, now, good_until, worker, run_id,
-    epoch, attempt, max_attempts, crashes + crashed, priority, fails_on_crash, end_state, queue, task, group_key, unique_key, signature, headers,
+  select id, (select now from clock) + end_keep_us, created_at, run_at, started_at, (select now from clock), good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes + coalesce(crashed, 0), priority, fails_on_crash, end_state, queue, task, group_key, unique_key, signature, headers,
     options,
     case when error is null then errors when errors is null or length(errors) > 65536 then '[' || error || ']'
          else left(errors, -1) || ',' || error || ']' end,
     progress, payload, limits, result
-  from ended, clock where end_keep_us > 0
+  from ended where end_keep_us > 0
 ),
 returned as (
   update evenflow.job j set worker = null, lease_until = null,
     state = case when j.limits like '%"window_us"%' then 'scheduled' else e.state end,
-    run_at = coalesce(e.run_at, case when j.limits like '%"window_us"%' then now else j.run_at end), attempt = j.attempt - e.refund, crashes = j.crashes + e.crashed,
+    run_at = coalesce(e.run_at, case when j.limits like '%"window_us"%' then now else j.run_at end), attempt = j.attempt - coalesce(e.refund, 0), crashes = j.crashes + coalesce(e.crashed, 0),
     errors = case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']'
                   else left(j.errors, -1) || ',' || e.error || ']' end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
@@ -61,6 +61,7 @@ parked as (
   returning h.limiter
 ),
 shut as materialized (select g.kind, g.name, g.probe_job, g.probe_epoch from evenflow.gate g),
+shut_kinds as materialized (select exists (select from shut s where s.kind = 'task') as any_task),
 wanted as materialized (
   select w.queue, w.place, s.name is not null as is_shut, s.probe_job, s.probe_epoch, case when q.max_concurrency is null then w.top
     when not coalesce(cast(:caps_locked as boolean), false) then 0
@@ -83,7 +84,7 @@ bounds as materialized (
   select b.* from jsonb_to_recordset(cast(:bounds as jsonb)) as b (queue text, priority smallint, turn double precision, id bigint)
 ),
 probes as materialized (
-  select j.ctid as at, j.id, j.epoch, j.task from wanted w join evenflow.job j on j.id = w.probe_job
+  select j.ctid as at from wanted w join evenflow.job j on j.id = w.probe_job
   where j.id = any (array(select p.probe_job from wanted p where p.is_shut and p.top > 0)) and w.is_shut and w.top > 0
     and j.queue = w.queue and coalesce(j.state, '') = 'ready' and j.epoch + 1 = w.probe_epoch
     and (j.good_until is null or j.good_until > (select now from clock))
@@ -91,15 +92,15 @@ probes as materialized (
   for no key update of j skip locked
 ),
 candidates as materialized (
-  select c.at, c.id, c.epoch, c.task from (
+  select c.at from (
     select w.queue, w.top from wanted w where w.top > 0 and not w.is_shut order by w.place) w,
   lateral (
-    select l.at, l.id, l.epoch, l.task from (
+    select l.at from (
       select b.queue, b.priority, coalesce(s.turn, '-infinity') as turn, coalesce(s.id, 0) as id
       from evenflow.band b left join bounds s on s.queue = b.queue and s.priority = b.priority
       where b.queue = w.queue order by b.priority) b,
     lateral (
-      select j.ctid as at, j.id, j.epoch, j.task from evenflow.job j
+      select j.ctid as at from evenflow.job j
       where j.queue = b.queue and j.priority = b.priority and j.state = 'ready' and (j.turn, j.id) >= (b.turn, b.id)
         and (j.good_until is null or j.good_until > (select now from clock))
       order by j.turn, j.id limit w.top
@@ -107,15 +108,12 @@ candidates as materialized (
     limit w.top) c
   limit (select greatest(top - (select count(*) from probes), 0) from room)
 ),
-picked as materialized (
-  select c.at, c.id, c.task, not exists (
-    select from shut s where s.kind = 'task' and s.name = c.task and (s.probe_job, s.probe_epoch) is distinct from (c.id, c.epoch + 1)) as passes
-  from (select at, id, epoch, task from candidates union all select at, id, epoch, task from probes) c
-),
 claimed as (
   update evenflow.job j set state = cast(:claim_state as text), epoch = epoch + 1, attempt = attempt + 1,
-    worker = cast(:worker as bigint), started_at = now, lease_until = now + cast(:lease_us as bigint)
-  from picked c, clock where j.ctid = c.at and c.passes
+    worker = cast(:worker as bigint), started_at = (select now from clock), lease_until = (select now from clock) + cast(:lease_us as bigint)
+  where j.ctid = any (array(select at from candidates union all select at from probes))
+    and (not (select any_task from shut_kinds) or not exists (
+      select from shut s where s.kind = 'task' and s.name = j.task and (s.probe_job, s.probe_epoch) is distinct from (j.id, j.epoch + 1)))
   returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
     j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits
 ),
@@ -155,7 +153,8 @@ select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group
   cast(null as bigint) as started_at, cast(null as bigint) as good_until,
   null as payload, null as signature, null as headers, null as options
 from ends e
-where (e.id, e.epoch) not in (select d.id, d.epoch from ended d) and (e.id, e.epoch) not in (select r.id, r.epoch from returned r)
+where (select count(*) from ends) > (select count(*) from ended) + (select count(*) from returned)
+  and (e.id, e.epoch) not in (select d.id, d.epoch from ended d) and (e.id, e.epoch) not in (select r.id, r.epoch from returned r)
 union all
 select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from ended d where d.awaited
@@ -166,8 +165,9 @@ union all
 select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null
 from (select * from first_round union all select * from next_round union all select * from reached_round) m
 union all
-select 'shut', p.id, 0, null, p.task, null, null, null, null, null, null, null, null, null, null, null, null, null, null
-from picked p where not p.passes
+select 'shut', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+from shut_kinds k where case when k.any_task
+  then (select count(*) from candidates) + (select count(*) from probes) > (select count(*) from claimed) end
 union all
 select 'claimed', c.id, c.epoch, c.queue, c.task, c.group_key, c.priority, c.turn, c.attempt, c.max_attempts, c.crashes,
   c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options from claimed c;
