@@ -22,6 +22,7 @@ LAYERS: dict[int, set[str]] = {
         "context",
         "database_url",
         "durations",
+        "error_kinds",
         "environment",
         "errors",
         "events",

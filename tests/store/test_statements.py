@@ -26,6 +26,10 @@ LISTS = {
     "queues",
     "weights",
     "costs",
+    "breakers",
+    "guards",
+    "free",
+    "verdicts",
 }
 VALUES = {
     "claim_state": "running",
