@@ -30,6 +30,7 @@ LAYERS: dict[int, set[str]] = {
         "job",
         "limits",
         "queues",
+        "schedule",
         "settings",
         "signing",
         "signals",

@@ -26,6 +26,10 @@ LISTS = {
     "queues",
     "weights",
     "costs",
+    "schedules",
+    "fires",
+    "fingerprints",
+    "tasks",
 }
 VALUES = {
     "claim_state": "running",

@@ -21,7 +21,7 @@ def pause(place: Place, queue: str, why: str | None) -> None:
     """
     with place.acting() as app:
         _note_unknown(app, queue)
-        app.pause(queue, who=_who(), why=why)
+        app.pause(queue, who=operator(), why=why)
     click.echo(f"queue {queue!r} is paused")
 
 
@@ -45,7 +45,8 @@ def _note_unknown(app: Evenflow, queue: str) -> None:
         click.echo(f"note: no queue {queue!r} is known here yet{advice}", err=True)
 
 
-def _who() -> str:
+def operator() -> str:
+    """Who gives this command, as it is noted."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):  # a container without an entry for its user

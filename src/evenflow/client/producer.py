@@ -17,7 +17,7 @@ from evenflow.signing import KeyRing
 from evenflow.store import control, reads
 from evenflow.store.callers import adrive_on, drive_on, drive_together, kind_of
 from evenflow.store.engine import Steps, drive
-from evenflow.store.enqueue import Enqueued, enqueue_steps
+from evenflow.store.enqueue import Enqueued, Sign, enqueue_steps
 from evenflow.store.open import AnyEngine, open_engine, prepare
 from evenflow.store.signals import ARRIVAL, Waker, channel, settle_wakers
 
@@ -122,7 +122,7 @@ class Producer:
 
         def steps() -> Steps[list[Enqueued]]:
             return enqueue_steps(
-                jobs, self.ids, arriving=is_limited, sign=self._signer(), must_be_new=must_be_new
+                jobs, self.ids, arriving=is_limited, sign=self.signer(), must_be_new=must_be_new
             )
 
         # One job is one row: it is there or not. Of several, those before a duplicate have to go again.
@@ -179,14 +179,15 @@ class Producer:
             [call.new for call in calls],
             self.ids,
             arriving=True,
-            sign=self._signer(),
+            sign=self.signer(),
             must_be_new=_must_be_new(calls),
         )
         if self.engine.kind == "postgres" and self.settings.wake_in_transaction:
             yield "wake_with_commit", {"channel": channel(self.settings.schema, "wake"), "payload": ARRIVAL}
         return placed
 
-    def _signer(self) -> Any:
+    def signer(self) -> Sign | None:
+        """How the jobs of this app are signed; None where they are not."""
         keys = self.keys
         if keys is None:
             return None
