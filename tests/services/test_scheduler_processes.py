@@ -52,7 +52,7 @@ def start(engine_url: str, engine: AnyEngine) -> Iterator[Start]:
             "tests.services.scheduler_process",
             engine_url,
             str(KEYS),
-            str(SPEED),
+            str(speed),
         ]
         running.append(subprocess.Popen(command, cwd=ROOT, env={**os.environ, **variables}))
         return running[-1]
