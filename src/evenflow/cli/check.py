@@ -211,7 +211,8 @@ def _print(findings: Findings) -> None:
         click.echo(f"database  {findings.database}")
         click.echo(f"queues    {_queues_in_words(findings)}")
         click.echo(f"tasks     {len(findings.tasks)}")
-        click.echo(f"schedules {len(findings.schedules)}")
+        if findings.schedules:
+            click.echo(f"schedules {len(findings.schedules)}")
         _print_tables(findings)
     if findings.live is not None and findings.live["connected"]:
         click.echo(_live_in_words(findings.live))
