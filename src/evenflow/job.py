@@ -118,7 +118,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     options: str | None
 
 
-class End(msgspec.Struct, frozen=True, gc=False):
+class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How one run ended: the only record a worker writes about it.
 
     `state` is an end, or `ready`/`scheduled` where the job goes back. `refund` is 1 where the attempt was not used,

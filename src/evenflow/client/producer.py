@@ -19,7 +19,7 @@ from evenflow.store.callers import adrive_on, drive_on, drive_together, kind_of
 from evenflow.store.engine import Steps, drive
 from evenflow.store.enqueue import Enqueued, Sign, enqueue_steps
 from evenflow.store.open import AnyEngine, open_engine, prepare
-from evenflow.store.signals import ARRIVAL, Waker, channel, settle_wakers
+from evenflow.store.signals import ARRIVAL, Waker, channel, queue_mark, settle_wakers
 
 
 class Producer:
@@ -119,10 +119,12 @@ class Producer:
 
         # Jobs with keys arrive and are admitted like those of a caller's transaction: admission is one road.
         is_limited = any(job.limits for job in jobs)
+        queues = {job.queue for job in jobs if job.run_at is None}
+        wakes = [] if is_limited else self.waker.with_commit(*queues)
 
         def steps() -> Steps[list[Enqueued]]:
             return enqueue_steps(
-                jobs, self.ids, arriving=is_limited, sign=self.signer(), must_be_new=must_be_new
+                jobs, self.ids, arriving=is_limited, sign=self.signer(), must_be_new=must_be_new, wakes=wakes
             )
 
         # One job is one row: it is there or not. Of several, those before a duplicate have to go again.
@@ -134,7 +136,8 @@ class Producer:
         )
         if is_limited:
             return self._admitted(calls, placed)
-        self.waker.wake(*{job.queue for job in jobs if job.run_at is None})
+        woken = {wake.payload for wake in wakes}
+        self.waker.wake(*(queue for queue in queues if queue_mark(queue) not in woken))
         if any(job.run_at is not None for job in jobs):
             self.waker.wake_dispatchers()
         return self._handles(calls, placed)

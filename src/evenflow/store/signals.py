@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from evenflow.errors import StoreError
+from evenflow.store.enqueue import Wake
 from evenflow.store.open import AnyEngine
 from evenflow.store.postgres import PostgresEngine
 from evenflow.store.sqlite import SqliteEngine
@@ -287,6 +288,14 @@ class Waker:
             for watcher in self._watchers():
                 watcher.hint()
 
+    def with_commit(self, *queues: str) -> list[Wake]:
+        """The wake-ups for these queues that may go out with a commit, at once. `wake` knows of them then."""
+        if not isinstance(self._engine, PostgresEngine):
+            return []
+        with self._lock:
+            due = self._due({queue_mark(queue) for queue in queues})
+        return [Wake(channel(self._engine.schema, "wake"), payload) for payload in sorted(due)]
+
     def wake_dispatchers(self) -> None:
         """Something arrived that has to be admitted first."""
         if self._sends:
@@ -344,9 +353,13 @@ class Waker:
 
     def _take_due(self) -> set[str]:
         """What may be sent now. It counts as sent from here on: what comes later waits for its own turn."""
-        now = time.monotonic()
-        due = {payload for payload in self._pending if now - self._sent_at.get(payload, -1.0) >= COALESCE_S}
+        due = self._due(self._pending)
         self._pending -= due
+        return due
+
+    def _due(self, payloads: set[str]) -> set[str]:
+        now = time.monotonic()
+        due = {payload for payload in payloads if now - self._sent_at.get(payload, -1.0) >= COALESCE_S}
         self._sent_at.update(dict.fromkeys(due, now))
         return due
 

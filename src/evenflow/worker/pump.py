@@ -96,6 +96,7 @@ class Pump:
         self._held: collections.deque[Claimed] = collections.deque()
         self._refused: list[Claimed] = []
         self._capped: set[str] = set()
+        self._marks: set[str] = set()
         self._ran = 0
         self.needs_replacing = False
         self._hungry = True
@@ -331,10 +332,10 @@ class Pump:
                 self._names_at = 0.0
             if control.next_due(self._store) == 0:
                 control.admit(self._store)
-        elif self._queues.patterns:
-            self._hungry, self._names_at = True, 0.0
-        elif payloads & {queue_mark(name) for name in self._serving.names}:
-            self._hungry = True
+        else:
+            self._hungry = self._hungry or bool(payloads & self._marks)
+            if self._queues.patterns and payloads - self._marks:
+                self._hungry, self._names_at = True, 0.0  # perhaps a queue that is new to us
 
     def _beat(self, now: float) -> None:
         sent = lease_s()
@@ -379,6 +380,7 @@ class Pump:
         rows = reads.queues(self._store)
         self._serving.learn(rows)
         served = set(self._serving.names)
+        self._marks = set(map(queue_mark, served))
         self._slots.timed_queues = {row.name for row in rows if row.fair == "time"} & served
         if self._settings.cluster_wide_cap is not None:
             self._capped = served

@@ -28,18 +28,18 @@ archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
     options, errors, progress, payload, limits, result)
-  select id, now + end_keep_us, created_at, run_at, started_at, now, good_until, worker, run_id,
-    epoch, attempt, max_attempts, crashes + crashed, priority, fails_on_crash, end_state, queue, task, group_key, unique_key, signature, headers,
+  select id, (select now from clock) + end_keep_us, created_at, run_at, started_at, (select now from clock), good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes + coalesce(crashed, 0), priority, fails_on_crash, end_state, queue, task, group_key, unique_key, signature, headers,
     options,
     case when error is null then errors when errors is null or length(errors) > 65536 then '[' || error || ']'
          else left(errors, -1) || ',' || error || ']' end,
     progress, payload, limits, result
-  from ended, clock where end_keep_us > 0
+  from ended where end_keep_us > 0
 ),
 returned as (
   update evenflow.job j set worker = null, lease_until = null,
     state = case when j.limits like '%"window_us"%' then 'scheduled' else e.state end,
-    run_at = coalesce(e.run_at, case when j.limits like '%"window_us"%' then now else j.run_at end), attempt = j.attempt - e.refund, crashes = j.crashes + e.crashed,
+    run_at = coalesce(e.run_at, case when j.limits like '%"window_us"%' then now else j.run_at end), attempt = j.attempt - coalesce(e.refund, 0), crashes = j.crashes + coalesce(e.crashed, 0),
     errors = case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']'
                   else left(j.errors, -1) || ',' || e.error || ']' end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
@@ -96,8 +96,8 @@ candidates as materialized (
 ),
 claimed as (
   update evenflow.job j set state = cast(:claim_state as text), epoch = epoch + 1, attempt = attempt + 1,
-    worker = cast(:worker as bigint), started_at = now, lease_until = now + cast(:lease_us as bigint)
-  from candidates c, clock where j.ctid = c.at
+    worker = cast(:worker as bigint), started_at = (select now from clock), lease_until = (select now from clock) + cast(:lease_us as bigint)
+  where j.ctid = any (array(select at from candidates))
   returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
     j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits
 ),
@@ -137,7 +137,8 @@ select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group
   cast(null as bigint) as started_at, cast(null as bigint) as good_until,
   null as payload, null as signature, null as headers, null as options
 from ends e
-where (e.id, e.epoch) not in (select d.id, d.epoch from ended d) and (e.id, e.epoch) not in (select r.id, r.epoch from returned r)
+where (select count(*) from ends) > (select count(*) from ended) + (select count(*) from returned)
+  and (e.id, e.epoch) not in (select d.id, d.epoch from ended d) and (e.id, e.epoch) not in (select r.id, r.epoch from returned r)
 union all
 select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from ended d where d.awaited

@@ -21,7 +21,7 @@ insert or replace into evenflow_history (id, expires_at, created_at, run_at, sta
   epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
   headers, options, errors, progress, payload, limits, result)
 select j.id, :now + e.keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
-  j.epoch, j.attempt, j.max_attempts, j.crashes + e.crashed, j.priority, j.fails_on_crash, e.state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
+  j.epoch, j.attempt, j.max_attempts, j.crashes + coalesce(e.crashed, 0), j.priority, j.fails_on_crash, e.state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
   j.headers, j.options, case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || e.error || ']' end, j.progress, j.payload, j.limits, e.result
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
@@ -104,7 +104,7 @@ returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, 
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
 update evenflow_job set worker = null, lease_until = null,
   state = case when evenflow_job.limits like '%"window_us"%' then 'scheduled' else e.state end,
-  run_at = coalesce(e.run_at, case when evenflow_job.limits like '%"window_us"%' then :now else evenflow_job.run_at end), attempt = evenflow_job.attempt - e.refund, crashes = evenflow_job.crashes + e.crashed,
+  run_at = coalesce(e.run_at, case when evenflow_job.limits like '%"window_us"%' then :now else evenflow_job.run_at end), attempt = evenflow_job.attempt - coalesce(e.refund, 0), crashes = evenflow_job.crashes + coalesce(e.crashed, 0),
   errors = case when e.error is null then evenflow_job.errors when evenflow_job.errors is null or length(evenflow_job.errors) > 65536 then '[' || e.error || ']' else substr(evenflow_job.errors, 1, length(evenflow_job.errors) - 1) || ',' || e.error || ']' end,
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end

@@ -58,7 +58,7 @@ where not exists (
   where exists (select 1 from evenflow_job j where j.id = n.id) or exists (select 1 from evenflow_history h where h.id = n.id))
 on conflict do nothing;
 
-select changes() as added;
+select changes() as added where :wakes is not null;  -- nothing to send: a commit can be seen by itself
 
 -- name: enqueue_arriving
 -- returns: added
