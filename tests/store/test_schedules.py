@@ -341,9 +341,10 @@ def test_old_fires_and_schedules_of_code_that_nobody_declares_are_forgotten(
     schedules.add(scene.engine, planned(made("added")), now=scene.now)
     fire(scene, due_row, START, START + 1, START + 2)
     assert schedules.prune(scene.engine, DAY, now=START + DAY - 1) == 0
-    assert len(rows_of(scene.engine, "schedule")) == 2
+    assert schedules.forget_undeclared(scene.engine, DAY, now=START + DAY - 1) == []
     assert schedules.prune(scene.engine, DAY, top=2, now=START + DAY) == 2
     assert schedules.prune(scene.engine, DAY, top=2, now=START + DAY) == 1
+    assert schedules.forget_undeclared(scene.engine, DAY, now=START + DAY) == ["report"]
     assert [each["key"] for each in rows_of(scene.engine, "schedule")] == ["added"]
 
 
@@ -352,7 +353,7 @@ def test_a_schedule_that_is_declared_all_the_time_is_not_forgotten(
 ) -> None:
     scene.now += 2 * DAY
     see(scene, NEW, made())
-    schedules.prune(scene.engine, DAY, now=scene.now)
+    assert schedules.forget_undeclared(scene.engine, DAY, now=scene.now) == []
     assert row(scene).key == "report"
 
 

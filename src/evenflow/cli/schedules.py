@@ -11,12 +11,11 @@ from evenflow.cli.pausing import operator
 from evenflow.cli.places import Place, takes_place
 from evenflow.cli.tables import Cell, print_table
 from evenflow.cli.texts import moment, printable, shortened, span
-from evenflow.client.schedules import Schedule, shown
+from evenflow.client.schedules import Fire, Schedule, shown
 from evenflow.client.task import AnyTask
 from evenflow.clock import to_us
 from evenflow.codec import decode_call
 from evenflow.errors import DecodeError
-from evenflow.ids import id_text
 from evenflow.store import reads
 from evenflow.store import schedules as store
 
@@ -239,10 +238,10 @@ def _when(at: datetime | None) -> str:
     return "never" if at is None else at.isoformat()
 
 
-def _fire(fire: store.Fire) -> dict[str, Any]:
+def _fire(fire: Fire) -> dict[str, Any]:
     return {
-        "slot": moment(fire.slot),
-        "fired_at": moment(fire.fired_at),
+        "slot": fire.slot.isoformat(),
+        "fired_at": fire.fired_at.isoformat(),
         "outcome": fire.outcome,
-        "job": None if fire.job_id is None else id_text(fire.job_id),
+        "job": fire.job,
     }

@@ -71,7 +71,7 @@ class Producer:
         if self._can_make_ready_beside():
             self.make_ready()
         placed = drive_on(connection, self._arriving(calls), self.settings.schema)
-        return self._handles(calls, placed, is_arriving=True)
+        return self.handles(calls, placed, is_arriving=True)
 
     async def aenqueue(self, calls: Sequence[Call[Any]], connection: Any = None) -> list[Job[Any]]:
         """`enqueue`, awaited."""
@@ -85,8 +85,8 @@ class Producer:
             await asyncio.to_thread(self.make_ready)
         placed = await adrive_on(connection, self._arriving(calls), self.settings.schema)
         if all(place.is_new for place in placed):
-            return self._handles(calls, placed, is_arriving=True)
-        return await asyncio.to_thread(self._handles, calls, placed, is_arriving=True)
+            return self.handles(calls, placed, is_arriving=True)
+        return await asyncio.to_thread(self.handles, calls, placed, is_arriving=True)
 
     def close(self) -> None:
         """Give connections back. What is used again opens them again, and finds its tables again."""
@@ -140,7 +140,7 @@ class Producer:
         self.waker.wake(*(queue for queue in queues if queue_mark(queue) not in woken))
         if any(job.run_at is not None for job in jobs):
             self.waker.wake_dispatchers()
-        return self._handles(calls, placed)
+        return self.handles(calls, placed)
 
     def _admitted(self, calls: Sequence[Call[Any]], placed: list[Enqueued]) -> list[Job[Any]]:
         """Let jobs with keys line up now; those that must not wait are discarded where their key is full."""
@@ -203,9 +203,10 @@ class Producer:
 
         return sign
 
-    def _handles(
+    def handles(
         self, calls: Sequence[Call[Any]], placed: list[Enqueued], *, is_arriving: bool = False
     ) -> list[Job[Any]]:
+        """The jobs of calls that were placed."""
         now = wall_us()
         holders = [place.id for place in placed if not place.is_new]
         # What cannot be seen from here (another job of the caller's open transaction) is shown as it was asked for.

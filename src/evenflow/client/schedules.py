@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, Unpack
 from evenflow.client.handle import Job
 from evenflow.client.producer import Producer
 from evenflow.client.schedule_options import ScheduleOptions, key_mistakes, option_mistakes, pattern_mistakes
-from evenflow.client.task import AnyTask, Task
+from evenflow.client.task import AnyTask, Call, Task
 from evenflow.clock import MICROSECOND, from_us
 from evenflow.codec import CallSignature, decode_call, encode_call
 from evenflow.durations import Duration, duration_us
@@ -28,8 +28,8 @@ from evenflow.rules.recurrence import Pattern
 from evenflow.schedule import CatchUp, NewSchedule, Overlap, Source, StoredSchedule
 from evenflow.store import schedules as store
 from evenflow.store.enqueue import Sign
-from evenflow.store.reads import find, now_us
-from evenflow.store.schedules import Fire, Planned
+from evenflow.store.reads import now_us
+from evenflow.store.schedules import Planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,17 @@ class Schedule:
     """Whether a living scheduler declares it (code) or knows its task (added)."""
     error: str | None
     """Why its last slot could not fire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """What became of one slot of a schedule."""
+
+    slot: datetime
+    fired_at: datetime
+    outcome: str
+    """`enqueued`, `duplicate` (a unique job was open), `overlapped` (the last run was), `failed`, `by hand`."""
+    job: str | None
 
 
 SEQUENCES = (list, tuple)
@@ -120,7 +131,7 @@ class Schedules:
             raise ConfigError([_taken_by_code(key)])
         now = self._now()
         if not store.add(self._producer.engine, _planned(new, now), now=now):
-            raise ConfigError([f"schedule {key!r} exists; change it with app.schedules.update({key!r}, …)"])
+            raise ConfigError([self._taken(key)])
         return self.get(key)
 
     def update(
@@ -160,16 +171,14 @@ class Schedules:
 
     def run_now(self, key: str) -> Job[Any]:
         """Enqueue its job now, beside its slots, paused or not."""
-        row = self._row(key)
-        new = self.job(row)
-        producer = self._producer
+        call = self._call(self._row(key))
+        new, producer = call.new, self._producer
         placed = store.fire_by_hand(
             producer.engine, key, new, ids=producer.ids, sign=producer.signer(), now=self._now()
         )
         producer.waker.wake_dispatchers()
         producer.waker.wake(new.queue)
-        record = find(producer.engine, [placed.id])[placed.id]
-        return Job(record, producer.results, producer.tasks[row.task].signature, is_new=placed.is_new)
+        return producer.handles([call], [placed], is_arriving=bool(new.limits))[0]
 
     def remove(self, key: str) -> None:
         """Delete a schedule that was added at run time, or one of code that no living program declares any more."""
@@ -189,7 +198,12 @@ class Schedules:
     def fires(self, key: str, *, limit: int = 20) -> Fires:
         """The last slots of a schedule and what became of them, newest first."""
         self._producer.make_tables()
-        return store.fires(self._producer.engine, key, top=limit)
+        return [
+            Fire(
+                from_us(row.slot), from_us(row.fired_at), row.outcome, None if row.job_id is None else id_text(row.job_id)
+            )
+            for row in store.fires(self._producer.engine, key, top=limit)
+        ]  # fmt: skip
 
     @property
     def task_names(self) -> Texts:
@@ -203,6 +217,9 @@ class Schedules:
 
     def job(self, schedule: StoredSchedule) -> NewJob:
         """The job of a schedule, by the task as it is declared here; EnqueueError where it is not, or does not fit."""
+        return self._call(schedule).new
+
+    def _call(self, schedule: StoredSchedule) -> Call[Any]:
         task = self._producer.tasks.get(schedule.task)
         if task is None:
             raise EnqueueError(
@@ -214,7 +231,7 @@ class Schedules:
             task = task.using(queue=schedule.queue)
         if schedule.priority is not None:
             task = task.using(priority=schedule.priority)
-        return task.job(*args, **kwargs).new
+        return task.job(*args, **kwargs)
 
     def _checked(
         self, key: str, task: AnyTask | None, cron: str | None, every: Duration | None, options: ScheduleOptions,
@@ -287,6 +304,11 @@ class Schedules:
         near = difflib.get_close_matches(key, keys, n=1)
         advice = f"did you mean {near[0]!r}?" if near else "app.schedules.list() shows those that exist"
         return ScheduleNotFound(f"there is no schedule {key!r}; {advice}")
+
+    def _taken(self, key: str) -> str:
+        if self._row(key).source == "code":
+            return f"{_taken_by_code(key)}, or remove it if no program has it any more"
+        return f"schedule {key!r} exists; change it with app.schedules.update({key!r}, …)"
 
     def _now(self) -> int:
         self._make_ready()

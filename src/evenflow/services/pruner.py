@@ -13,7 +13,8 @@ log = logging.getLogger("evenflow.services")
 BATCH = 1000
 EVERY_S = 30.0
 COSTS_KEPT_US = 7 * DAY_US
-FIRES_KEPT_US = 30 * DAY_US
+FIRES_KEPT_US = 7 * DAY_US
+UNDECLARED_KEPT_US = 30 * DAY_US
 
 
 class Pruner:
@@ -34,5 +35,6 @@ class Pruner:
         idle = upkeep.forget_idle_groups(self._engine, top=BATCH)
         limits.forget_idle(self._engine, top=BATCH)
         upkeep.forget_old_costs(self._engine, reads.now_us(self._engine) - COSTS_KEPT_US)
+        schedules.forget_undeclared(self._engine, UNDECLARED_KEPT_US)
         fires = schedules.prune(self._engine, FIRES_KEPT_US, top=BATCH)
         return 0.0 if max(pruned, idle, fires) >= BATCH else EVERY_S

@@ -186,9 +186,13 @@ def schedulers(engine: Engine, *, now: int | None = None) -> list[Scheduler]:
     return [Scheduler(*row) for row in rows]
 
 
+def forget_undeclared(engine: Engine, keep_us: int, *, now: int | None = None) -> list[str]:
+    """Delete schedules of code that nobody has declared for so long; their keys."""
+    return [key for (key,) in engine.run("forget_schedules", {"keep_us": keep_us, "now": now})]
+
+
 def prune(engine: Engine, keep_us: int, *, top: int = 1000, now: int | None = None) -> int:
-    """Forget old fires, at most `top`, and schedules of code that nobody has declared for as long."""
-    engine.run("forget_schedules", {"keep_us": keep_us, "now": now})
+    """Forget old fires, at most `top`."""
     return len(engine.run("prune_fires", {"keep_us": keep_us, "top": top, "now": now}))
 
 
