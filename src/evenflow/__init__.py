@@ -2,6 +2,7 @@
 
 from evenflow.app import Evenflow
 from evenflow.client.handle import Job
+from evenflow.client.schedules import Schedule
 from evenflow.client.task import Task
 from evenflow.context import Context
 from evenflow.errors import (
@@ -15,12 +16,13 @@ from evenflow.errors import (
     JobNotFound,
     PayloadError,
     ResultTimeout,
+    ScheduleNotFound,
     StoreError,
     UnknownQueue,
 )
 from evenflow.events import Event
 from evenflow.job import JobError, State
-from evenflow.limits import Concurrency, Rate
+from evenflow.limits import Breaker, Concurrency, Rate
 from evenflow.queues import Queue
 from evenflow.rules.retry import Retry
 from evenflow.settings import Resilience, Retention
@@ -30,6 +32,7 @@ from evenflow.unique import Unique
 __version__ = "0.1.0"
 
 __all__ = [
+    "Breaker",
     "Cancel",
     "Concurrency",
     "ConfigError",
@@ -53,6 +56,8 @@ __all__ = [
     "ResultTimeout",
     "Retention",
     "Retry",
+    "Schedule",
+    "ScheduleNotFound",
     "Snooze",
     "State",
     "StoreError",

@@ -10,6 +10,7 @@ One tree; messages say what was expected, what came and what to do. Imports noth
     │   ├── DuplicateJob                a live job holds the unique key (.job_id)
     │   └── UnknownQueue                the queue is not declared
     ├── JobNotFound (LookupError)       no live or kept job has this id
+    ├── ScheduleNotFound (LookupError)  no schedule has this key
     ├── JobEnded                        a job ended without a result (.job, .error)
     │   ├── JobFailed
     │   ├── JobExpired
@@ -53,6 +54,7 @@ class Code(StrEnum):
     TASK_EXPIRED = "TASK_EXPIRED"
     TASK_CANCELLED = "TASK_CANCELLED"
     LOCK_CONTENDED = "LOCK_CONTENDED"
+    BREAKER_OPEN = "BREAKER_OPEN"
     SIGNATURE_INVALID = "SIGNATURE_INVALID"
     WORKFLOW_CONDITION_EVALUATION_ERROR = "WORKFLOW_CONDITION_EVALUATION_ERROR"
     WORKFLOW_DEPENDENCY_FAILED = "WORKFLOW_DEPENDENCY_FAILED"
@@ -103,8 +105,16 @@ class UnknownQueue(EnqueueError):
     """The queue is not declared or its name is malformed. Add it to `queues=` or use `queue_mode="open"`."""
 
 
+class UnknownBreaker(EvenflowError, LookupError):
+    """No breaker of this name was ever declared. Correct the name, or declare it with a task or a queue."""
+
+
 class JobNotFound(EvenflowError, LookupError):
     """No job has this id: it was never committed, kept no result, or its retention has passed."""
+
+
+class ScheduleNotFound(EvenflowError, LookupError):
+    """No schedule has this key: it was never declared or added, or it was removed."""
 
 
 class JobEnded(EvenflowError):

@@ -9,7 +9,9 @@ import psycopg
 import pytest
 
 from evenflow.job import Claimed, JobError
+from evenflow.schedule import StoredSchedule
 from evenflow.settings import Retention
+from evenflow.store import schedules
 from evenflow.store.advance import Bound, Claim, Want, advance, start
 from evenflow.store.control import admit, expire, retry, withdraw
 from evenflow.store.engine import Parameters, Row
@@ -101,6 +103,12 @@ def parameters_of(unit: str) -> dict[str, Any]:
             find(note, ids)
         case "ended_among":
             ended_among(note, ids)
+        case "due_schedules":
+            schedules.due(note, ["f"] * 20, ["t"] * 20, top=100, now=START)
+        case "take_slots":
+            note.calls.append(
+                next(schedules._fire_steps(stored_schedule(), [], START, CountedIds(), None, START))
+            )
         case "find_duplicates":
             steps = enqueue_steps(jobs, CountedIds(), now=START)
             next(steps)
@@ -113,6 +121,14 @@ def claimed(number: int) -> Claimed:
     return Claimed(
         number, 1, "default", "t", None, 0, 1.0, 1, 3, 0, START, START, START, None, "[]", None, None, None
     )
+
+
+def stored_schedule() -> StoredSchedule:
+    """A schedule of which nothing but its fence matters."""
+    return StoredSchedule(
+        "k", "code", "f", "t", "[]", "* * * * *", None, "UTC", None, None, "skip", "skip", 0, None, START, START, START,
+        None, None, None, None, None, None, True,
+    )  # fmt: skip
 
 
 # Which index each statement must walk on the live jobs; None where it may not look at them at all.
@@ -132,6 +148,8 @@ WALKS: dict[str, str | None] = {
     "jobs_by_id": "job_pkey",
     "ended_among": "job_pkey",
     "find_duplicates": "job_pkey",
+    "due_schedules": None,
+    "take_slots": "job_pkey",
 }
 
 

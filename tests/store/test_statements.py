@@ -26,6 +26,14 @@ LISTS = {
     "queues",
     "weights",
     "costs",
+    "breakers",
+    "guards",
+    "free",
+    "verdicts",
+    "schedules",
+    "fires",
+    "fingerprints",
+    "tasks",
 }
 VALUES = {
     "claim_state": "running",
