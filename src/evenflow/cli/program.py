@@ -24,6 +24,7 @@ COMMANDS = {
         "jobs": "jobs",
         "job": "jobs",
         "workers": "workers",
+        "breakers": "breakers",
         "schedules": "schedules",
     },
     "Operate": {

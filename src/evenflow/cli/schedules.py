@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from evenflow.cli.documents import json_option, print_json
-from evenflow.cli.pausing import operator
+from evenflow.cli.pausing import who_am_i
 from evenflow.cli.places import Place, takes_place
 from evenflow.cli.tables import Cell, print_table
 from evenflow.cli.texts import moment, printable, shortened, span
@@ -107,7 +107,7 @@ def add(
 def pause(ctx: click.Context, place: Place, key: str, why: str | None) -> None:
     """Let a schedule fire no more, until it is resumed."""
     with _place(ctx, place).acting() as app:
-        app.schedules.pause(key, who=operator(), why=why)
+        app.schedules.pause(key, who=who_am_i(), why=why)
     click.echo(f"schedule {key!r} is paused")
 
 

@@ -4,7 +4,7 @@ import logging
 import time
 
 from evenflow.settings import Retention
-from evenflow.store import control, leases, limits, reads
+from evenflow.store import control, gates, leases, limits, reads
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Waker
 
@@ -43,6 +43,8 @@ class Dispatcher:
         if now >= self._sweep_at:
             self._sweep_at = now + self._maintenance_s
             self._waker.wake(*limits.sweep(self._engine))
+            if gates.release(self._engine):  # whoever opened their gate did not come to it
+                due_in_s = 0.0
         return max(0.0, min(due_in_s, min(self._tidy_at, self._sweep_at) - time.monotonic()))
 
     def _due_in_s(self) -> float:

@@ -24,6 +24,7 @@ from evenflow.store import control, leases, limits, logs, reads
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
+from evenflow.worker.gates import Gates
 from evenflow.worker.outage import Outage, WorkerGaveUp
 from evenflow.worker.outcome import released
 from evenflow.worker.patience import Impatient
@@ -87,6 +88,10 @@ class Pump:
         self._serving = Serving(queues)
         self._bounds = Bounds()
         self._waker = Waker(engine)
+        registry = slots.registry
+        self._gates = Gates(
+            self._store, lambda: registry.declared, settings.retention, slots.hooks, self._waker
+        )
         self._signals: Signals | None = None
         self._announce = announce
         self.worker = worker
@@ -172,6 +177,8 @@ class Pump:
         if self._slots.costs and now >= self._costs_at:
             self._costs_at = now + COSTS_EVERY_S
             control.learn_costs(self._store, self._slots.taken_costs())
+        if now >= self._gates.due_at and self._stop is Stop.NO:
+            self._gates.tend(self._serving.names)
         claim = self._claim(now)
         if self._unwritten or claim is not NOTHING:
             self._exchange(claim, now)
@@ -188,9 +195,13 @@ class Pump:
             self._waker.wake(*self._capped)  # we leave room under a cap that others may be waiting for
         self._unwritten = []
         if claim is not NOTHING:
-            self._hungry = _may_leave_more(claim, answer.claimed) or bool(answer.freed)
+            self._hungry = (
+                _may_leave_more(claim, answer.claimed) or bool(answer.freed) or answer.is_obstructed
+            )
             self._postpone_poll(now)
             self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at)
+            if not self._hungry and (blind_until := self._bounds.blind_until) is not None:
+                self._poll_at = min(self._poll_at, blind_until)
             if claim.moves_v and answer.claimed:
                 self._moved_v_at = now
         if claim.lease_us is None:
@@ -201,6 +212,10 @@ class Pump:
         if answer.freed:
             # Last, since it may fail: what was claimed has started by now, and a sweep finds the keys.
             self._pass_on(answer.freed)
+        if answer.turned:
+            self._gates.hear(answer.turned)
+        if answer.is_obstructed and (freed := self._gates.clear_way([want.queue for want in claim.wants])):
+            self._pass_on(freed)
 
     def _pass_on(self, limiters: set[str]) -> None:
         """Keys that our jobs have let go of go to the next in line, wherever those are served."""
@@ -312,8 +327,7 @@ class Pump:
             at.append(self._poll_at)
         if self._slots.stuck and self._options.is_supervised:
             at.append(now + STUCK_GRACE_S / 4)
-        if self._stop is not Stop.NO:
-            at.append(now + 0.05)
+        at.append(self._gates.due_at if self._stop is Stop.NO else now + 0.05)
         if self._slots.has_news:
             at.append(self._progress_at)
         if self._options.until_empty and not self._slots.running:

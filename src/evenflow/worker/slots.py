@@ -120,13 +120,21 @@ class Slots:
             self._leave_behind(run, "the worker has given this job back", time.monotonic())
             if run.task is not None:
                 self._loop.call_soon_threadsafe(run.task.cancel)
-        return [released(run.job) for run in runs]
+        return [released(run.job, run.entry.rules if run.entry else None) for run in runs]
 
     def withdrawn(self, job: Claimed, why: str) -> End:
         """The end of a prefetched job that somebody cancelled before it could start."""
         run = Run(job, None)
         wish = CancelledByWish(why or "cancelled by request")
         return raised(job, wish, self._registry.final, run.now(), random.random())
+
+    @property
+    def hooks(self) -> Hooks:
+        return self._hooks
+
+    @property
+    def registry(self) -> Registry:
+        return self._registry
 
     @property
     def has_news(self) -> bool:

@@ -10,8 +10,11 @@
 --   in the statement that waits for a lock would see the state before the wait. What ends here makes room here.
 -- keys: what ends lets go of its keys, what is to be retried later lines up anew when it is due. A start under a rate is
 --   charged by the claim, so a job that is given back under one lines up anew as well.
+-- gates: a job whose task is shut (paused, or its breaker is open) is stepped over and told, so that set_aside takes it and
+--   its like out of the way. A shut queue gives nothing. The probe of a breaker passes, at the one epoch that it was
+--   chosen for: rescued, it is a job like any other.
 -- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), round (V of a band has
---   reached what was claimed: from here on everything enters behind it), claimed. V is moved by whoever finds its row free.
+--   reached what was claimed: from here on everything enters behind it), shut (a job of a shut task is in the way), claimed. V is moved by whoever finds its row free.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 ends as materialized (
   select e.* from jsonb_to_recordset(cast(:ends as jsonb)) as e (
@@ -57,8 +60,10 @@ parked as (
   where r.limits is not null and r.state = 'scheduled' and h.job_id = r.id
   returning h.limiter
 ),
+shut as materialized (select g.kind, g.name, g.probe_job, g.probe_epoch from evenflow.gate g),
+shut_kinds as materialized (select exists (select from shut s where s.kind = 'task') as any_task),
 wanted as materialized (
-  select w.queue, w.place, case when q.max_concurrency is null then w.top
+  select w.queue, w.place, s.name is not null as is_shut, s.probe_job, s.probe_epoch, case when q.max_concurrency is null then w.top
     when not coalesce(cast(:caps_locked as boolean), false) then 0
     else least(w.top, q.max_concurrency
       - (select count(*) from evenflow.job j where j.queue = w.queue and j.state in ('claimed', 'running')
@@ -66,6 +71,7 @@ wanted as materialized (
       + (select count(*) from ended d where d.queue = w.queue) + (select count(*) from returned r where r.queue = w.queue)) end as top
   from jsonb_to_recordset(cast(:wants as jsonb)) as w (queue text, place integer, top integer)
   left join evenflow.queue q on q.name = w.queue
+  left join shut s on s.kind = 'queue' and s.name = w.queue
   where q.paused_at is null
 ),
 room as materialized (
@@ -77,9 +83,17 @@ room as materialized (
 bounds as materialized (
   select b.* from jsonb_to_recordset(cast(:bounds as jsonb)) as b (queue text, priority smallint, turn double precision, id bigint)
 ),
+probes as materialized (
+  select j.ctid as at from wanted w join evenflow.job j on j.id = w.probe_job
+  where j.id = any (array(select p.probe_job from wanted p where p.is_shut and p.top > 0)) and w.is_shut and w.top > 0
+    and j.queue = w.queue and coalesce(j.state, '') = 'ready' and j.epoch + 1 = w.probe_epoch
+    and (j.good_until is null or j.good_until > (select now from clock))
+  limit (select greatest(top, 0) from room)
+  for no key update of j skip locked
+),
 candidates as materialized (
   select c.at from (
-    select w.queue, w.top from wanted w where w.top > 0 order by w.place) w,
+    select w.queue, w.top from wanted w where w.top > 0 and not w.is_shut order by w.place) w,
   lateral (
     select l.at from (
       select b.queue, b.priority, coalesce(s.turn, '-infinity') as turn, coalesce(s.id, 0) as id
@@ -92,12 +106,14 @@ candidates as materialized (
       order by j.turn, j.id limit w.top
       for no key update skip locked) l
     limit w.top) c
-  limit (select greatest(top, 0) from room)
+  limit (select greatest(top - (select count(*) from probes), 0) from room)
 ),
 claimed as (
   update evenflow.job j set state = cast(:claim_state as text), epoch = epoch + 1, attempt = attempt + 1,
     worker = cast(:worker as bigint), started_at = (select now from clock), lease_until = (select now from clock) + cast(:lease_us as bigint)
-  where j.ctid = any (array(select at from candidates))
+  where j.ctid = any (array(select at from candidates union all select at from probes))
+    and (not (select any_task from shut_kinds) or not exists (
+      select from shut s where s.kind = 'task' and s.name = j.task and (s.probe_job, s.probe_epoch) is distinct from (j.id, j.epoch + 1)))
   returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
     j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits
 ),
@@ -148,6 +164,10 @@ from (select limiter from freed union select limiter from parked) f where f.limi
 union all
 select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null
 from (select * from first_round union all select * from next_round union all select * from reached_round) m
+union all
+select 'shut', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+from shut_kinds k where case when k.any_task
+  then (select count(*) from candidates) + (select count(*) from probes) > (select count(*) from claimed) end
 union all
 select 'claimed', c.id, c.epoch, c.queue, c.task, c.group_key, c.priority, c.turn, c.attempt, c.max_attempts, c.crashes,
   c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options from claimed c;

@@ -64,13 +64,14 @@ with returning_ones as materialized (
   where e.value ->> 'state' in ('ready', 'scheduled')
 ),
 wanted as materialized (
-  select w.queue, w.place, case when q.max_concurrency is null then w.top when not coalesce(:caps_locked, 0) then 0
+  select w.queue, w.place, s.name is not null as is_shut, s.probe_job, s.probe_epoch, case when q.max_concurrency is null then w.top when not coalesce(:caps_locked, 0) then 0
     else min(w.top, q.max_concurrency
       - (select count(*) from evenflow_job j where j.queue = w.queue and j.state in ('claimed', 'running')
          and (j.state = 'running' or :claim_state = 'running'))
       + (select count(*) from returning_ones r where r.queue = w.queue)) end as top
   from (select value ->> 'queue' as queue, value ->> 'place' as place, value ->> 'top' as top from json_each(:wants)) w
   left join evenflow_queue q on q.name = w.queue
+  left join evenflow_gate s on s.kind = 'queue' and s.name = w.queue
   where q.paused_at is null
 ),
 picked as materialized (
@@ -80,13 +81,17 @@ picked as materialized (
     cross join evenflow_band b on b.queue = w.queue
     left join (select value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'turn' as turn, value ->> 'id' as id
                from json_each(:bounds)) s on s.queue = b.queue and s.priority = b.priority
-    cross join json_each((
+    cross join json_each(case when w.is_shut then (
+      select json_group_array(j.id) from evenflow_job j
+      where j.id = w.probe_job and j.epoch + 1 = w.probe_epoch and j.queue = b.queue and j.priority = b.priority
+        and j.state = 'ready' and (j.good_until is null or j.good_until > :now))
+    else (
       select json_group_array(id) from (
         select j.id from evenflow_job j
         where j.queue = b.queue and j.priority = b.priority and j.state = 'ready'
           and (j.turn, j.id) >= (coalesce(s.turn, -9e999), coalesce(s.id, 0))
           and (j.good_until is null or j.good_until > :now)
-        order by j.turn, j.id limit :top))) l
+        order by j.turn, j.id limit :top)) end) l
     where w.top > 0)
   where number <= top order by place, number
   limit (
@@ -97,9 +102,29 @@ picked as materialized (
 )
 update evenflow_job set state = :claim_state, epoch = epoch + 1, attempt = attempt + 1, worker = :worker,
   started_at = :now, lease_until = :now + :lease_us
-where id in (select id from picked)
+where id in (select id from picked) and not exists (
+  select 1 from evenflow_gate g where g.kind = 'task' and g.name = evenflow_job.task
+    and (g.probe_job is not evenflow_job.id or g.probe_epoch is not evenflow_job.epoch + 1))
 returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
   started_at, good_until, payload, signature, headers, options;
+
+-- Jobs of shut tasks that are still in the way. Nothing is read where no task is shut.
+select 'shut' as kind, j.id, 0 as epoch, null as queue, j.task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
+  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
+  null as headers, null as options
+from (select 1 from evenflow_gate where kind = 'task' limit 1) g
+cross join json_each(:wants) w
+cross join evenflow_band b on b.queue = w.value ->> 'queue'
+cross join json_each((
+  select json_group_array(id) from (
+    select id from evenflow_job where queue = b.queue and priority = b.priority and state = 'ready' order by turn, id limit :top))) l
+cross join evenflow_job j on j.id = l.value
+where exists (
+    select 1 from evenflow_gate s where s.kind = 'task' and s.name = j.task
+      and (s.probe_job is not j.id or s.probe_epoch is not j.epoch + 1))
+  and not exists (select 1 from evenflow_queue q where q.name = j.queue and q.paused_at is not null)
+  and not exists (select 1 from evenflow_gate s where s.kind = 'queue' and s.name = j.queue)
+limit :top;
 
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
 update evenflow_job set worker = null, lease_until = null,
