@@ -14,6 +14,7 @@ from tests.worker.conftest import StartWorker
 pytestmark = pytest.mark.process
 
 LOCATOR = "tests.worker.recurring_jobs:app"
+# The database comes first among the arguments of a test: it goes last, when nobody writes to it any more.
 
 
 def ticks(folder: Path) -> list[str]:
@@ -23,7 +24,7 @@ def ticks(folder: Path) -> list[str]:
 
 
 def test_several_supervisors_run_one_job_for_each_slot(
-    start_worker: StartWorker, engine_url: str, books: Books, tmp_path: Path
+    engine_url: str, start_worker: StartWorker, books: Books, tmp_path: Path
 ) -> None:
     options = ("--processes", "1", "--concurrency", "2")
     workers = [start_worker(engine_url, *options, locator=LOCATOR).ready() for _ in range(3)]
@@ -43,7 +44,7 @@ def test_several_supervisors_run_one_job_for_each_slot(
 
 
 def test_the_services_of_a_supervisor_are_visible_as_alive(
-    start_worker: StartWorker, sqlite_url: str
+    sqlite_url: str, start_worker: StartWorker
 ) -> None:
     start_worker(sqlite_url, "--processes", "1", locator=LOCATOR).ready().said("schedules declared: tick")
     found = json.loads(evenflow("workers", "--url", sqlite_url, "--json").stdout)["workers"]
@@ -57,7 +58,7 @@ def test_the_services_of_a_supervisor_are_visible_as_alive(
     assert len(schedules["schedulers"]) == 1
 
 
-def test_without_services_nothing_fires_here(start_worker: StartWorker, sqlite_url: str) -> None:
+def test_without_services_nothing_fires_here(sqlite_url: str, start_worker: StartWorker) -> None:
     start_worker(sqlite_url, "--processes", "1", "--no-services", locator=LOCATOR).ready()
     books = Books(sqlite_url)
     assert books.rows("select * from {scheduler}") == []
