@@ -1,5 +1,6 @@
 """The client: declare tasks, enqueue calls, look at jobs and control them."""
 
+import enum
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -27,6 +28,15 @@ T = TypeVar("T")
 _BATCH = 500
 
 Ids = str | Iterable[str]
+
+
+class Unset(enum.Enum):
+    """What an argument is that was not given, where None says something of its own."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET
 
 
 class _Unasked:
@@ -72,8 +82,9 @@ class Client:
     def task(self, function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Make a function a task: `@app.task` or `@app.task(queue="docs", group="tenant", retry=Retry())`.
 
-        Options: name, queue, priority (-100..100, lower first), retry, timeout, good_until, group, unique, on_crash,
-        run_in, keep_result. Every mistake of a declaration is reported at once, as ConfigError.
+        Options: name, queue, priority (-100..100, lower first), retry, timeout, good_until, group, unique, concurrency,
+        rate, single_instance, on_conflict, on_crash, run_in, keep_result. Every mistake of a declaration is reported at once,
+        as ConfigError.
         """
         if function is None:
             return lambda real: self._declare(real, options)
@@ -143,16 +154,32 @@ class Client:
         self._producer.waker.wake(queue)
         return resumed
 
-    def set_limit(self, queue: str, *, max_concurrency: int | None) -> None:
-        """Cap a queue over the whole cluster, now and without a restart: None is no cap, 0 holds the queue.
+    def set_limit(
+        self,
+        queue: str,
+        *,
+        max_concurrency: int | Unset | None = UNSET,
+        max_ready: int | Unset | None = UNSET,
+    ) -> None:
+        """Change a queue's cap or bound over the whole cluster, now and without a restart. None is no limit;
+        `max_concurrency=0` holds the queue. What is not named stays as it is.
 
         Lasts until it is set again, whatever the code declares; `reset_limit` gives the word back to the code.
         """
         self.settings.queue(queue)
-        if wrong := whole("max_concurrency", max_concurrency, 0, optional=True):
+        wrong = (
+            [] if max_concurrency is UNSET else whole("max_concurrency", max_concurrency, 0, optional=True)
+        )
+        wrong += [] if max_ready is UNSET else whole("max_ready", max_ready, 1, optional=True)
+        if max_concurrency is UNSET and max_ready is UNSET:
+            wrong.append("expected max_concurrency= or max_ready=, got neither")
+        if wrong:
             raise ConfigError([f"queue {queue!r}: {mistake}" for mistake in wrong])
         self._producer.make_ready()
-        control.set_cap(self._producer.engine, queue, max_concurrency)
+        if not isinstance(max_concurrency, Unset):
+            control.set_cap(self._producer.engine, queue, max_concurrency)
+        if not isinstance(max_ready, Unset):
+            control.set_bound(self._producer.engine, queue, max_ready)
         self._producer.waker.wake(queue)
 
     def reset_limit(self, queue: str) -> None:
@@ -160,6 +187,7 @@ class Client:
         declared = self.settings.queue(queue)
         self._producer.make_ready()
         control.set_cap(self._producer.engine, queue, declared.max_concurrency, is_set=False)
+        control.set_bound(self._producer.engine, queue, declared.max_ready, is_set=False)
         self._producer.waker.wake(queue)
 
     def why(self, id: str) -> list[Reason]:
@@ -313,7 +341,7 @@ def _refuse_unavailable(settings: Settings) -> None:
     mistakes = [
         f"queue {queue.name!r}: {option} is not available in this version; leave it out"
         for queue in settings.queues
-        for option in ("breaker", "max_ready")
+        for option in ("breaker",)
         if getattr(queue, option) is not None
     ]
     if mistakes:

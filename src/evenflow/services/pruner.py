@@ -31,5 +31,6 @@ class Pruner:
         pruned = max(upkeep.prune(self._engine, top=BATCH), logs.prune(self._engine, top=BATCH))
         idle = upkeep.forget_idle_groups(self._engine, top=BATCH)
         limits.forget_idle(self._engine, top=BATCH)
+        upkeep.forget_marks(self._engine, top=BATCH)
         upkeep.forget_old_costs(self._engine, reads.now_us(self._engine) - COSTS_KEPT_US)
         return 0.0 if max(pruned, idle) >= BATCH else EVERY_S

@@ -1,0 +1,71 @@
+-- name: fill_queues
+-- returns: kind, name, jobs
+-- Lets jobs that wait before bounded queues in, in the order of the claim, as far as there is room: at most max_ready are
+-- ready. The queues are locked first, in name order, and counted in a statement of its own: a count in the statement that
+-- waits for a lock would see the state before the wait. A job whose turn has passed meanwhile enters at the current round.
+-- A queue that has lost its bound lets everybody in.
+select 'locked' as kind, q.name, 0 as jobs from evenflow.queue q
+where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))
+  and exists (select from evenflow.job j where j.queue = q.name and j.state = 'overflow')
+order by q.name for no key update;
+
+with room as materialized (
+  select q.name, case when q.max_ready is null then cast(:top as bigint) else least(cast(:top as bigint), q.max_ready
+    - (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'ready' limit q.max_ready) r)) end as free
+  from evenflow.queue q
+  where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))
+    and exists (select from evenflow.job j where j.queue = q.name and j.state = 'overflow')
+),
+picked as materialized (
+  select p.at from room r cross join lateral (
+    select j.ctid as at from evenflow.job j where j.queue = r.name and j.state = 'overflow'
+    order by j.priority, j.turn, j.id limit greatest(r.free, 0) for no key update skip locked) p
+),
+filled as (
+  update evenflow.job j set state = 'ready',
+    turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then j.turn
+      else greatest(j.turn, 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0)) end
+  from picked p where j.ctid = p.at
+  returning j.queue
+)
+select 'filled' as kind, queue as name, count(*) as jobs from filled group by queue;
+
+-- name: room_of
+-- returns: name, most, ready, beyond
+-- Queues that reject what they have no room for: their bound and what counts towards it, locked until this transaction
+-- ends. Counted no further than it takes to know.
+select q.name, 0 as most, 0 as ready, 0 as beyond from evenflow.queue q
+where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb))) and q.max_ready is not null and q.on_full = 'reject'
+order by q.name for no key update;
+
+select q.name, q.max_ready as most,
+  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'ready' limit q.max_ready) r) as ready,
+  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit q.max_ready + 1) o) as beyond
+from evenflow.queue q
+where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb))) and q.max_ready is not null and q.on_full = 'reject';
+
+-- name: overflowing
+-- mode: read
+-- returns: name
+-- Queues before which somebody waits: one look into job_overflow for each queue in the books.
+select q.name from evenflow.queue q
+where exists (select from evenflow.job j where j.queue = q.name and j.state = 'overflow') order by q.name;
+
+-- name: list_bounds
+-- mode: read
+-- returns: name, most, on_full, ready, waiting
+-- Bounded queues, counted no further than `top`.
+select q.name, q.max_ready as most, q.on_full,
+  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'ready' limit cast(:top as bigint)) r) as ready,
+  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit cast(:top as bigint)) o) as waiting
+from evenflow.queue q where q.max_ready is not null order by q.name;
+
+-- name: count_line
+-- mode: read
+-- returns: jobs
+-- How many jobs wait before this one outside of its bounded queue, counted up to `top`.
+select count(*) as jobs from (
+  select from evenflow.job j, evenflow.job me
+  where me.id = cast(:id as bigint) and j.queue = me.queue and j.state = 'overflow'
+    and (j.priority, j.turn, j.id) < (me.priority, me.turn, me.id)
+  limit cast(:top as integer)) before;
