@@ -26,11 +26,16 @@ LISTS = {
     "queues",
     "weights",
     "costs",
+    "changes",
+    "marks",
+    "runs",
+    "limiters",
 }
 VALUES = {
     "claim_state": "running",
     "state": "failed",
     "fair": "fifo",
+    "on_full": "reject",
     "name": "mail",
     "queue": "mail",
     "kind": "worker",

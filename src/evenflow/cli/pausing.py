@@ -20,7 +20,7 @@ def pause(place: Place, queue: str, why: str | None) -> None:
     Lasts until `evenflow resume`, over restarts. Jobs can still be enqueued.
     """
     with place.acting() as app:
-        _note_unknown(app, queue)
+        note_unknown(app, queue)
         app.pause(queue, who=_who(), why=why)
     click.echo(f"queue {queue!r} is paused")
 
@@ -31,12 +31,12 @@ def pause(place: Place, queue: str, why: str | None) -> None:
 def resume(place: Place, queue: str) -> None:
     """Serve a paused queue again."""
     with place.acting() as app:
-        _note_unknown(app, queue)
+        note_unknown(app, queue)
         resumed = app.resume(queue)
     click.echo(f"queue {queue!r} is served again" if resumed else f"queue {queue!r} was not paused")
 
 
-def _note_unknown(app: Evenflow, queue: str) -> None:
+def note_unknown(app: Evenflow, queue: str) -> None:
     """A queue needs no declaration, so a slip of the finger is no error; it is worth a word, though."""
     names = [row.name for row in app.queues()]
     if queue not in names:

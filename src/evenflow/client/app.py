@@ -7,6 +7,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from evenflow.checks import whole
 from evenflow.client.handle import Job
 from evenflow.client.keyed import rate_limits
+from evenflow.client.limit_rows import LimitRow, limit_rows
 from evenflow.client.options import TaskOptions, declared_policy
 from evenflow.client.producer import Producer
 from evenflow.client.task import LONGEST_NAME, AnyTask, Call, Task, task_name
@@ -198,14 +199,18 @@ class Client:
         """
         return reasons(self._producer.engine, self._producer.results.read(_number(id)))
 
-    def limits(self, prefix: str | None = None) -> list[Limiter]:
-        """Keys and rates that are held, waited for or spent, with their limits."""
+    def limits(self, prefix: str = "") -> list[LimitRow]:
+        """Every limit in use: caps, bounds, keys, locks, groups and rates; or those whose names begin with `prefix`."""
         self._producer.make_ready()
-        return limits.limiters(self._producer.engine, prefix=prefix)
+        return [row for row in limit_rows(self._producer.engine) if row.name.startswith(prefix)]
 
     def rate_usage(self, name: str) -> list[Limiter]:
         """How far the rates of a queue or of a task (by its name) are used up in this window."""
-        return [row for kind in ("queue", "task") for row in self.limits(f"rate:{kind}:{name}")]
+        self._producer.make_ready()
+        engine = self._producer.engine
+        return [
+            row for kind in ("queue", "task") for row in limits.limiters(engine, prefix=f"rate:{kind}:{name}")
+        ]
 
     def rate_reset(self, name: str) -> int:
         """Forget the starts of this window for a queue's or a task's rates; how many rates were reset."""

@@ -12,12 +12,14 @@ from evenflow.store.engine import Engine, as_json
 BATCH = 1000
 
 
-class Bound(msgspec.Struct, frozen=True):
-    """A bounded queue: how many may be ready, how many are, and how many wait outside."""
+class QueueUse(msgspec.Struct, frozen=True):
+    """A queue with a cap or a bound: its limits, what is in flight, ready, and waits outside."""
 
     name: str
-    most: int
+    max_concurrency: int | None
+    max_ready: int | None
     on_full: str
+    in_flight: int
     ready: int
     waiting: int
 
@@ -40,9 +42,9 @@ def fill_all(engine: Engine) -> set[str]:
     return fill(engine, [name for (name,) in engine.run("overflowing", {})])
 
 
-def bounds(engine: Engine, *, top: int = 10_000) -> list[Bound]:
-    """Every bounded queue; jobs are counted up to `top`."""
-    return [Bound(*row) for row in engine.run("list_bounds", {"top": top})]
+def uses(engine: Engine, *, top: int = 10_000) -> list[QueueUse]:
+    """Every queue with a cap or a bound; jobs that wait are counted up to `top`."""
+    return [QueueUse(*row) for row in engine.run("list_bounds", {"top": top})]
 
 
 def waiting_before(engine: Engine, job: int, *, top: int = 1000) -> int:

@@ -213,10 +213,8 @@ def _duplicate(job: NewJob, holder: int, batch: Sequence[int]) -> DuplicateJob:
     if holder in batch:
         return DuplicateJob(f"task {job.task!r}: two calls of this batch have the same unique key")
     found = id_text(holder)
-    holds = (
-        "has the same unique key" if job.unique_for_us is None else "has, or had lately, the same unique key"
-    )
-    return DuplicateJob(f"task {job.task!r}: job {found} {holds}", job_id=found)
+    holds = "is open" if job.unique_for_us is None else "is open, or was enqueued within its ttl"
+    return DuplicateJob(f"task {job.task!r}: job {found} with the same unique key {holds}", job_id=found)
 
 
 def _holds(batch: list[tuple[int, NewJob]]) -> list[dict[str, object]]:

@@ -171,6 +171,11 @@ def holds(engine: Engine, job: int) -> list[Hold]:
     return [Hold(*row) for row in engine.run("holds_of", {"id": job})]
 
 
-def holders(engine: Engine, limiter: str, *, top: int = 10) -> list[int]:
-    """Jobs that hold a key."""
-    return [job for (job,) in engine.run("holders_of", {"limiter": limiter, "top": top})]
+def holders(engine: Engine, limiters: Sequence[str], *, top: int = 10) -> dict[str, list[int]]:
+    """Some jobs that hold each of these keys, `top` at most."""
+    found: dict[str, list[int]] = {}
+    for start in range(0, len(limiters), BATCH):
+        batch = limiters[start : start + BATCH]
+        for limiter, job in engine.run("holders_of", {"limiters": as_json(batch), "top": top}):
+            found.setdefault(limiter, []).append(job)
+    return found

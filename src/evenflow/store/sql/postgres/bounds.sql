@@ -53,12 +53,13 @@ where exists (select from evenflow.job j where j.queue = q.name and j.state = 'o
 
 -- name: list_bounds
 -- mode: read
--- returns: name, most, on_full, ready, waiting
--- Bounded queues, counted no further than `top`.
-select q.name, q.max_ready as most, q.on_full,
+-- returns: name, max_concurrency, max_ready, on_full, in_flight, ready, waiting
+-- Queues with a cap or a bound, and what counts towards them; what is ready or waits outside is counted up to `top`.
+select q.name, q.max_concurrency, q.max_ready, q.on_full,
+  (select count(*) from evenflow.job j where j.queue = q.name and j.state in ('claimed', 'running')) as in_flight,
   (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'ready' limit cast(:top as bigint)) r) as ready,
   (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit cast(:top as bigint)) o) as waiting
-from evenflow.queue q where q.max_ready is not null order by q.name;
+from evenflow.queue q where q.max_concurrency is not null or q.max_ready is not null order by q.name;
 
 -- name: count_line
 -- mode: read

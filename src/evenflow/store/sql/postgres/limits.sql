@@ -258,6 +258,10 @@ from evenflow.hold h where h.job_id = cast(:id as bigint) and h.ordinal > 0 orde
 
 -- name: holders_of
 -- mode: read
--- returns: job_id
-select h.job_id from evenflow.hold h where h.limiter = cast(:limiter as text) and h.phase = 2
-order by h.priority, h.turn, h.job_id limit cast(:top as integer);
+-- returns: limiter, job_id
+-- Some holders of each of these keys, `top` at most.
+select n.value as limiter, h.job_id from jsonb_array_elements_text(cast(:limiters as jsonb)) n
+cross join lateral (
+  select h.job_id, h.priority, h.turn from evenflow.hold h where h.limiter = n.value and h.phase = 2
+  order by h.priority, h.turn, h.job_id limit cast(:top as integer)) h
+order by n.value, h.priority, h.turn, h.job_id;

@@ -29,11 +29,12 @@ where exists (select 1 from evenflow_job j where j.queue = q.name and j.state = 
 
 -- name: list_bounds
 -- mode: read
--- returns: name, most, on_full, ready, waiting
-select q.name, q.max_ready as most, q.on_full,
+-- returns: name, max_concurrency, max_ready, on_full, in_flight, ready, waiting
+select q.name, q.max_concurrency, q.max_ready, q.on_full,
+  (select count(*) from evenflow_job j where j.queue = q.name and j.state in ('claimed', 'running')) as in_flight,
   (select count(*) from (select 1 from evenflow_job j where j.queue = q.name and j.state = 'ready' limit :top)) as ready,
   (select count(*) from (select 1 from evenflow_job j where j.queue = q.name and j.state = 'overflow' limit :top)) as waiting
-from evenflow_queue q where q.max_ready is not null order by q.name;
+from evenflow_queue q where q.max_concurrency is not null or q.max_ready is not null order by q.name;
 
 -- name: count_line
 -- mode: read

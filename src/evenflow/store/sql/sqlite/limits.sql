@@ -198,5 +198,9 @@ from evenflow_hold h where h.job_id = :id and h.ordinal > 0 order by h.ordinal;
 
 -- name: holders_of
 -- mode: read
--- returns: job_id
-select h.job_id from evenflow_hold h where h.limiter = :limiter and h.phase = 2 order by h.priority, h.turn, h.job_id limit :top;
+-- returns: limiter, job_id
+select n.value as limiter, h.value as job_id from json_each(:limiters) n
+cross join json_each((
+  select json_group_array(job_id) from (
+    select o.job_id from evenflow_hold o where o.limiter = n.value and o.phase = 2 order by o.priority, o.turn, o.job_id limit :top))) h
+order by n.value, h.key;
