@@ -26,5 +26,7 @@ def test_runs_of_one_lock_never_overlap(chaos_url: str, tmp_path: Path) -> None:
             for _ in range(2)
         ]
         most = run_and_kill(app, workers, tmp_path / "bodies", crowd)
-    print(f"\n{crowd.runs} runs under {crowd.locks} locks, {crowd.kills} kills: at once at most {max(most.values())}")
+    print(
+        f"\n{crowd.runs} runs under {crowd.locks} locks, {crowd.kills} kills: at once at most {max(most.values())}"
+    )
     assert set(most.values()) == {1}

@@ -231,6 +231,10 @@ class Pump:
 
     def _start_locked(self, jobs: Sequence[Claimed]) -> None:
         """Jobs that do not wait for their locks: those that get them start, the others end without a run."""
+        # First what has ended here meanwhile: a lock is held until the end of its holder is written.
+        self._take_ends()
+        if self._unwritten:
+            self._exchange(NOTHING, time.monotonic())
         # Where this fails nothing has started: the claims are found again as ours without our knowing, and go back.
         granted = limits.take_locks(self._store, self.worker, jobs)
         refused = [job for job in jobs if job.id not in granted]
