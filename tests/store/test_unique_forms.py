@@ -9,7 +9,7 @@ from evenflow.errors import DuplicateJob
 from evenflow.job import Limit, NewJob
 from evenflow.store import limits
 from evenflow.store.callers import drive_together
-from evenflow.store.engine import drive
+from evenflow.store.engine import Steps, drive
 from evenflow.store.enqueue import Enqueued, enqueue_steps
 from evenflow.store.upkeep import forget_marks
 from tests.store.scene import ALICE, SECOND, Scene, end_of, execute, new_job, rows_of, second_engine
@@ -198,7 +198,9 @@ class TestForAWhile:
         assert rows_of(scene.engine, "job") == rows_of(scene.engine, "hold") == []
 
     def test_inside_a_caller_s_transaction_it_holds_as_well(self, scene: Scene) -> None:
-        steps = lambda: enqueue_steps([lasting()], scene.ids, arriving=True, now=scene.now)  # noqa: E731
+        def steps() -> Steps[list[Enqueued]]:
+            return enqueue_steps([lasting()], scene.ids, arriving=True, now=scene.now)
+
         (first,) = drive(scene.engine, steps())
         scene.admit()
         scene.finish(scene.claim()[0])

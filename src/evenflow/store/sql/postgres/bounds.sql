@@ -3,10 +3,10 @@
 -- Lets jobs that wait before bounded queues in, in the order of the claim, as far as there is room: at most max_ready are
 -- ready. The queues are locked first, in name order, and counted in a statement of its own: a count in the statement that
 -- waits for a lock would see the state before the wait. A job whose turn has passed meanwhile enters at the current round.
--- A queue that has lost its bound lets everybody in.
+-- A queue that has lost its bound lets everybody in. A look by LIMIT, not EXISTS: that may be planned as a join over all.
 select 'locked' as kind, q.name, 0 as jobs from evenflow.queue q
 where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))
-  and exists (select from evenflow.job j where j.queue = q.name and j.state = 'overflow')
+  and (select true from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit 1)
 order by q.name for no key update;
 
 with room as materialized (
@@ -14,7 +14,7 @@ with room as materialized (
     - (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'ready' limit q.max_ready) r)) end as free
   from evenflow.queue q
   where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))
-    and exists (select from evenflow.job j where j.queue = q.name and j.state = 'overflow')
+    and (select true from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit 1)
 ),
 picked as materialized (
   select p.at from room r cross join lateral (
@@ -49,7 +49,7 @@ where q.name in (select value from jsonb_array_elements_text(cast(:queues as jso
 -- returns: name
 -- Queues before which somebody waits: one look into job_overflow for each queue in the books.
 select q.name from evenflow.queue q
-where exists (select from evenflow.job j where j.queue = q.name and j.state = 'overflow') order by q.name;
+where (select true from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit 1) order by q.name;
 
 -- name: list_bounds
 -- mode: read
