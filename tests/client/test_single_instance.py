@@ -89,6 +89,17 @@ def test_one_that_waits_takes_no_slot_and_says_who_holds_the_lock(app: Evenflow,
     assert app.job(second.id).attempt == 1
 
 
+@pytest.mark.parametrize("on_conflict", ["snooze", "skip", "fail"])
+def test_the_lock_is_held_before_the_body_begins(app: Evenflow, on_conflict: Any) -> None:
+    seen: list[tuple[str, ...]] = []
+    reports = task(
+        app, lambda: seen.extend(row.holders for row in app.limits("lock:")), on_conflict=on_conflict
+    )
+    job = reports.enqueue()
+    app.run_worker(until_empty=True)
+    assert seen == [(job.id,)]
+
+
 def test_the_lock_has_the_name_given_with_the_job_or_that_of_the_task(app: Evenflow) -> None:
     mine = task(app, lambda: None)
     assert lock_of(app, mine.job())[0] == "lock:report"

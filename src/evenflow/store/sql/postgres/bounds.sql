@@ -2,7 +2,8 @@
 -- returns: kind, name, jobs
 -- Lets jobs that wait before bounded queues in, in the order of the claim, as far as there is room: at most max_ready are
 -- ready. The queues are locked first, in name order, and counted in a statement of its own: a count in the statement that
--- waits for a lock would see the state before the wait. A job whose turn has passed meanwhile enters at the current round.
+-- waits for a lock would see the state before the wait. A job whose turn has passed meanwhile
+-- comes next: claims do not look before V any more.
 -- A queue that has lost its bound lets everybody in. A look by LIMIT, not EXISTS: that may be planned as a join over all.
 select 'locked' as kind, q.name, 0 as jobs from evenflow.queue q
 where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))
@@ -23,8 +24,8 @@ picked as materialized (
 ),
 filled as (
   update evenflow.job j set state = 'ready',
-    turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then j.turn
-      else greatest(j.turn, 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0)) end
+    turn = greatest(j.turn, (
+      select r.v + 0.001 from evenflow.round r where r.queue = j.queue and r.priority = j.priority and r.v > j.turn))
   from picked p where j.ctid = p.at
   returning j.queue
 )

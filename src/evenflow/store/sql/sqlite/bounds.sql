@@ -2,8 +2,9 @@
 -- returns: kind, name, jobs
 -- The write lock is the lock of every queue. LIMIT takes no column here: places are numbered instead.
 update evenflow_job set state = 'ready',
-  turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then turn
-    else max(turn, 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0)) end
+  turn = coalesce((
+    select r.v + 0.001 from evenflow_round r
+    where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority and r.v > evenflow_job.turn), turn)
 where id in (
   select w.value from evenflow_queue q
   cross join json_each((
