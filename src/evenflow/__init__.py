@@ -21,7 +21,7 @@ from evenflow.errors import (
 )
 from evenflow.events import Event
 from evenflow.job import JobError, State
-from evenflow.limits import Concurrency, Rate
+from evenflow.limits import Breaker, Concurrency, Rate
 from evenflow.queues import Queue
 from evenflow.rules.retry import Retry
 from evenflow.settings import Resilience, Retention
@@ -31,6 +31,7 @@ from evenflow.unique import Unique
 __version__ = "0.1.0"
 
 __all__ = [
+    "Breaker",
     "Cancel",
     "Concurrency",
     "ConfigError",

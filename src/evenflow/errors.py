@@ -53,6 +53,7 @@ class Code(StrEnum):
     TASK_EXPIRED = "TASK_EXPIRED"
     TASK_CANCELLED = "TASK_CANCELLED"
     LOCK_CONTENDED = "LOCK_CONTENDED"
+    BREAKER_OPEN = "BREAKER_OPEN"
     SIGNATURE_INVALID = "SIGNATURE_INVALID"
     WORKFLOW_CONDITION_EVALUATION_ERROR = "WORKFLOW_CONDITION_EVALUATION_ERROR"
     WORKFLOW_DEPENDENCY_FAILED = "WORKFLOW_DEPENDENCY_FAILED"
@@ -113,6 +114,10 @@ class DuplicateJob(EnqueueError):
 
 class UnknownQueue(EnqueueError):
     """The queue is not declared or its name is malformed. Add it to `queues=` or use `queue_mode="open"`."""
+
+
+class UnknownBreaker(EvenflowError, LookupError):
+    """No breaker of this name was ever declared. Correct the name, or declare it with a task or a queue."""
 
 
 class JobNotFound(EvenflowError, LookupError):

@@ -1,7 +1,7 @@
 """The values of a job's life: states, errors, and the one record in which a run ends. Plain data, no behaviour."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,7 +19,7 @@ class State(StrEnum):
     ARRIVING = "arriving"  # committed by a caller's transaction, not yet admitted
     SCHEDULED = "scheduled"  # due later; retries too
     WAITING = "waiting"  # a workflow step whose parents are open
-    BLOCKED = "blocked"  # its key is full
+    BLOCKED = "blocked"  # its key is full, or its task is shut
     OVERFLOW = "overflow"  # its queue is over its bound
     READY = "ready"  # may be claimed
     CLAIMED = "claimed"  # prefetched by a worker, not started
@@ -127,7 +127,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     options: str | None
 
 
-class End(msgspec.Struct, frozen=True, gc=False):
+class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How one run ended: the only record a worker writes about it.
 
     `state` is an end, or `ready`/`scheduled` where the job goes back. `refund` is 1 where the attempt was not used,
@@ -143,6 +143,19 @@ class End(msgspec.Struct, frozen=True, gc=False):
     crashed: int = 0
     result: str | None = None
     error: str | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    """What a run says to a breaker; `none` where it says nothing about what the breaker guards."""
+
+    breaker: str
+    outcome: Literal["success", "failure", "none"]
+
+
+class JudgedEnd(End, frozen=True, gc=False):
+    """The end of a run that a breaker guards. The verdicts count in the transaction that accepts the end, or not at all."""
+
+    verdicts: tuple[Verdict, ...] = ()
 
 
 class JobRecord(msgspec.Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evenflow import ConfigError, Evenflow, JobCancelled, JobFailed, Queue, Rate, Retry
+from evenflow import Breaker, ConfigError, Evenflow, JobCancelled, JobFailed, Queue, Rate, Retry
 from tests.client.conftest import MakeApp
 from tests.client.serving import serving
 from tests.processes import wait_until
@@ -214,13 +214,31 @@ def test_one_expression_says_everything_and_sends_the_job(app: Evenflow) -> None
     assert (ended.state, ended.queue, ended.max_attempts) == ("succeeded", "nightly", 3)
 
 
-def test_a_lock_a_rate_and_a_cap_hold_together(engine_url: str, make_app: MakeApp, body: Overlap) -> None:
-    app = make_app(engine_url, queues=[Queue("mail", rate=Rate("2/hour"), max_concurrency=2)])
+def test_a_lock_a_rate_and_a_breaker_are_used_together(
+    engine_url: str, make_app: MakeApp, body: Overlap
+) -> None:
+    queue = Queue("mail", rate=Rate("2/hour"), breaker=Breaker(failure_threshold=1), max_concurrency=2)
+    app = make_app(engine_url, queues=[queue])
     body.may_end.set()
     jobs = task(app, body, queue="mail").enqueue_many([(number,) for number in range(4)])
     app.run_worker(until_empty=True, concurrency=4)
     assert (body.runs, body.most) == (2, 1)
     assert sorted(app.job(job.id).state for job in jobs) == ["blocked", "blocked", "succeeded", "succeeded"]
+    (breaker,) = app.breakers()
+    assert (breaker.name, breaker.state) == ("queue_mail", "closed")
+
+
+def test_contention_says_nothing_to_a_breaker(engine_url: str, make_app: MakeApp, body: Overlap) -> None:
+    app = make_app(engine_url)
+    reports = task(app, body, on_conflict="fail", breaker=Breaker(failure_threshold=1))
+    with serving(app, concurrency=3):
+        first = reports.enqueue()
+        assert body.has_begun.wait(10)
+        with pytest.raises(JobFailed, match="already running"):
+            reports.enqueue().result(timeout=10)
+        body.may_end.set()
+        first.result(timeout=10)
+    assert [breaker.state for breaker in app.breakers()] == ["closed"]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,10 @@ LISTS = {
     "marks",
     "runs",
     "limiters",
+    "breakers",
+    "guards",
+    "free",
+    "verdicts",
 }
 VALUES = {
     "claim_state": "running",

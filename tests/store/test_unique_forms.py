@@ -131,6 +131,14 @@ class TestReplace:
         put(scene, replacing(payload="[2]"), sign=sign)
         assert scene.live(first)["signature"] == f"{first}:[2]"
 
+    def test_a_job_set_aside_behind_a_gate_is_not_released_twice(self, scene: Scene) -> None:
+        first = put_one(scene, replacing())
+        execute(scene.engine, f"update evenflow_job set state = 'blocked', gated = 1 where id = {first}")
+        put(scene, replacing(payload="[2]"))
+        assert (scene.live(first)["state"], scene.live(first)["gated"]) == ("blocked", 1)
+        put(scene, replacing(run_at=scene.now + SECOND))
+        assert (scene.live(first)["state"], scene.live(first)["gated"]) == ("scheduled", 0)
+
 
 class TestDebounce:
     def test_each_call_starts_the_delay_anew_until_the_longest_wait(self, scene: Scene) -> None:

@@ -26,6 +26,7 @@ COMMANDS = {
         "why": "why",
         "limits": "limits",
         "workers": "workers",
+        "breakers": "breakers",
     },
     "Operate": {
         "pause": "pausing",

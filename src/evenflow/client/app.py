@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from evenflow.checks import whole
+from evenflow.client.breakers import BreakerControl, BreakerStatus, declare_breakers, status_of
 from evenflow.client.handle import Job
 from evenflow.client.keyed import rate_limits
 from evenflow.client.limit_rows import LimitRow, limit_rows
@@ -18,9 +19,11 @@ from evenflow.errors import ConfigError, JobNotFound, PayloadError, RateLimited
 from evenflow.hooks import Hooks
 from evenflow.ids import id_number
 from evenflow.job import JobRecord, State
-from evenflow.limits import Rate
+from evenflow.limits import Breaker, Rate
+from evenflow.rules.breaker import declared
 from evenflow.settings import Options, Settings
-from evenflow.store import control, limits, reads
+from evenflow.store import control, gates, limits, reads
+from evenflow.store.gates import Gate
 from evenflow.store.limits import Limiter
 from evenflow.store.open import prepare
 
@@ -50,7 +53,8 @@ class Client:
 
     def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
         self.settings = Settings.build(url, **options)
-        _refuse_unavailable(self.settings)
+        if mistakes := declared({}, self._queue_breakers).mistakes:
+            raise ConfigError(mistakes)
         self._producer = Producer(self.settings)
         self.hooks = Hooks()
         """What runs when workers start and stop, and around each run: `@app.hooks.on_worker_start` and others."""
@@ -84,8 +88,8 @@ class Client:
         """Make a function a task: `@app.task` or `@app.task(queue="docs", group="tenant", retry=Retry())`.
 
         Options: name, queue, priority (-100..100, lower first), retry, timeout, good_until, group, unique, concurrency,
-        rate, single_instance, on_conflict, on_crash, run_in, keep_result. Every mistake of a declaration is reported at once,
-        as ConfigError.
+        rate, breaker, single_instance, on_conflict, on_crash, run_in, keep_result. Every mistake of a declaration is
+        reported at once, as ConfigError.
         """
         if function is None:
             return lambda real: self._declare(real, options)
@@ -142,18 +146,47 @@ class Client:
             self._producer.waker.announce_ends()
         return count
 
-    def pause(self, queue: str, *, who: str | None = None, why: str | None = None) -> None:
-        """Start no more jobs of this queue; what runs goes on. Lasts until `resume`, over restarts."""
-        self.settings.queue(queue)
+    def pause(
+        self, queue: str | None = None, *, task: str | AnyTask | None = None, who: str | None = None, why: str | None = None,
+    ) -> None:  # fmt: skip
+        """Start no more jobs of this queue, or of this task in any queue; what runs goes on. Lasts until `resume`, over
+        restarts: `app.pause("mail")`, `app.pause(task="charge", why="the bank is closed")`."""
+        name = _one_of(queue, task)
+        if task is None:
+            self.settings.queue(name)
         self._producer.make_ready()
-        control.pause(self._producer.engine, queue, who=who, why=why)
+        act = control.pause if task is None else gates.pause_task
+        act(self._producer.engine, name, who=who, why=why)
 
-    def resume(self, queue: str) -> bool:
-        """Serve a paused queue again; False if it was not paused."""
+    def resume(self, queue: str | None = None, *, task: str | AnyTask | None = None) -> bool:
+        """Serve a paused queue, or run a paused task's jobs, again; False if it was not paused."""
+        name = _one_of(queue, task)
         self._producer.make_ready()
-        resumed = control.resume(self._producer.engine, queue)
-        self._producer.waker.wake(queue)
+        if task is None:
+            resumed = control.resume(self._producer.engine, name)
+            self._producer.waker.wake(name)
+        else:
+            resumed = gates.resume_task(self._producer.engine, name)
+            self._producer.waker.wake_dispatchers()
         return resumed
+
+    def paused_tasks(self) -> list[Gate]:
+        """Tasks that are paused: their `name`, and when (`shut_at`), by whom and why."""
+        self._producer.make_ready()
+        return [gate for gate in gates.gates(self._producer.engine) if gate.cause == "pause"]
+
+    def breakers(self) -> list[BreakerStatus]:
+        """Every breaker, with its state, its failures, its probe and how many jobs wait behind it.
+
+        >>> [(each.name, each.state, each.waiting) for each in app.breakers()]  # doctest: +SKIP
+        [('bank', 'open', 12)]
+        """
+        declare_breakers(self._producer)
+        return [status_of(row) for row in gates.breakers(self._producer.engine)]
+
+    def breaker(self, name: str) -> BreakerControl:
+        """The breaker of this name, to be read, opened, closed or reset by hand."""
+        return BreakerControl(self._producer, name)
 
     def set_limit(
         self,
@@ -271,6 +304,9 @@ class Client:
             raise ConfigError(f"task {name!r} is declared twice; give one of them another name=")
         policy, found = declared_policy(options)
         mistakes = [f"task {name!r}: {mistake}" for mistake in found]
+        if not found and policy.breaker is not None:
+            others = {each: task.policy.breaker for each, task in self.tasks.items() if each != name}
+            mistakes += declared({**others, name: policy.breaker}, self._queue_breakers).mistakes
         try:
             task: AnyTask = Task(function, name, policy, self._producer)
         except ConfigError as wrong:
@@ -279,6 +315,10 @@ class Client:
             raise ConfigError(mistakes)
         self._producer.tasks[name] = task
         return task
+
+    @property
+    def _queue_breakers(self) -> dict[str, Breaker | None]:
+        return {queue.name: queue.breaker for queue in self.settings.queues}
 
     def _pages(self, wanted: reads.Filter, before: int, limit: int | None) -> Iterator[Job[Any]]:
         self._producer.make_tables()
@@ -341,16 +381,13 @@ class Declare:
         return function
 
 
-def _refuse_unavailable(settings: Settings) -> None:
-    """What can be declared but is not enforced yet must not look as if it were."""
-    mistakes = [
-        f"queue {queue.name!r}: {option} is not available in this version; leave it out"
-        for queue in settings.queues
-        for option in ("breaker",)
-        if getattr(queue, option) is not None
-    ]
-    if mistakes:
-        raise ConfigError(mistakes)
+def _one_of(queue: str | None, task: str | AnyTask | None) -> str:
+    if (queue is None) == (task is None):
+        raise TypeError("expected a queue or task=, and not both")
+    if task is None:
+        assert queue is not None
+        return queue
+    return check_text("task", task.name if isinstance(task, Task) else task, LONGEST_NAME)
 
 
 def _number(id: str) -> int:

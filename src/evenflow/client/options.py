@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
-from evenflow.checks import one_of, whole
+from evenflow.checks import instance, one_of, whole
 from evenflow.durations import Duration, duration_us
 from evenflow.errors import ConfigError
-from evenflow.limits import Concurrency, KeySource, Rate
+from evenflow.limits import Breaker, Concurrency, KeySource, Rate
 from evenflow.queues import name_mistakes
 from evenflow.rules.retry import NO_RETRY, Retry
 from evenflow.unique import Unique
@@ -37,6 +37,7 @@ class TaskOptions(TypedDict, total=False):
     rate: Rate | Sequence[Rate]
     single_instance: bool | str
     on_conflict: OnContention
+    breaker: Breaker | None
     on_crash: OnCrash
     run_in: RunIn
     keep_result: Duration | None
@@ -78,6 +79,7 @@ class Policy:
     rate: tuple[Rate, ...] = ()
     single_instance: bool | str = False
     on_conflict: OnContention = "snooze"
+    breaker: Breaker | None = None
     on_crash: OnCrash = "retry"
     run_in: RunIn = "auto"
     keep_result: Duration | None = None
@@ -154,6 +156,7 @@ def _mistakes(policy: Policy) -> list[str]:
         *_single_instance_mistakes(policy),
         *one_of("on_crash", policy.on_crash, get_args(OnCrash)),
         *one_of("run_in", policy.run_in, get_args(RunIn)),
+        *instance("breaker", policy.breaker, Breaker, "breaker=Breaker()"),
         *_moment_mistakes("run_after", policy.run_after),
         *_moment_mistakes("good_until", policy.good_until),
         *_duration_mistakes("timeout", policy.timeout, least_us=1),

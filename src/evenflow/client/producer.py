@@ -19,7 +19,7 @@ from evenflow.store.callers import adrive_on, drive_on, drive_together, kind_of
 from evenflow.store.engine import Steps, drive
 from evenflow.store.enqueue import Enqueued, enqueue_steps
 from evenflow.store.open import AnyEngine, open_engine, prepare
-from evenflow.store.signals import ARRIVAL, Waker, channel, settle_wakers
+from evenflow.store.signals import ARRIVAL, Waker, channel, queue_mark, settle_wakers
 
 
 class Producer:
@@ -121,6 +121,10 @@ class Producer:
         # that a time of uniqueness may take back.
         is_limited = any(job.limits or job.unique_for_us is not None for job in jobs)
         bounded = self._bounded(jobs)
+        queues = {job.queue for job in jobs if job.run_at is None}
+        has_replaced = any(job.replaces for job in jobs)
+        is_plain = not (is_limited or has_replaced or bounded)
+        wakes = self.waker.with_commit(*queues) if is_plain else []
 
         def steps() -> Steps[list[Enqueued]]:
             return enqueue_steps(
@@ -130,22 +134,23 @@ class Producer:
                 sign=self._signer(),
                 must_be_new=must_be_new,
                 bounded=bounded,
+                wakes=wakes,
             )
 
         # One job is one row: it is there or not. Of several, those before a duplicate have to go again.
         is_undone_by_error = len(jobs) > 1 and must_be_new
-        has_replaced = any(job.replaces for job in jobs)
         placed = (
-            drive_together(self.engine, steps)
-            if is_limited or is_undone_by_error or bounded or has_replaced
-            else drive(self.engine, steps())
+            drive(self.engine, steps())
+            if is_plain and not is_undone_by_error
+            else drive_together(self.engine, steps)
         )
         if has_replaced or bounded:
-            self.waker.wake(*{job.queue for job in jobs if job.run_at is None})
+            self.waker.wake(*queues)
             self.waker.wake_dispatchers()
-        if is_limited or has_replaced or bounded:
+        if not is_plain:
             return self._admitted(calls, placed)
-        self.waker.wake(*{job.queue for job in jobs if job.run_at is None})
+        woken = {wake.payload for wake in wakes}
+        self.waker.wake(*(queue for queue in queues if queue_mark(queue) not in woken))
         if any(job.run_at is not None for job in jobs):
             self.waker.wake_dispatchers()
         return self._handles(calls, placed)

@@ -4,7 +4,7 @@ import logging
 import time
 
 from evenflow.settings import Retention
-from evenflow.store import bounds, control, leases, limits, reads
+from evenflow.store import bounds, control, gates, leases, limits, reads
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Waker
 
@@ -45,6 +45,8 @@ class Dispatcher:
             self._sweep_at = now + self._maintenance_s
             promoted, self._cursor = limits.sweep(self._engine, self._cursor)
             self._waker.wake(*promoted, *bounds.fill_all(self._engine))
+            if gates.release(self._engine):  # whoever opened their gate did not come to it
+                due_in_s = 0.0
         return max(0.0, min(due_in_s, min(self._tidy_at, self._sweep_at) - time.monotonic()))
 
     def _due_in_s(self) -> float:

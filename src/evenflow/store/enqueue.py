@@ -23,6 +23,13 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
     is_new: bool = True
 
 
+class Wake(msgspec.Struct, frozen=True, gc=False):
+    """A wake-up to send along with a commit."""
+
+    channel: str
+    payload: str
+
+
 class _Item(msgspec.Struct, omit_defaults=True, gc=False):
     id: int
     line: int
@@ -57,6 +64,7 @@ def enqueue_steps(
     sign: Sign | None = None,
     must_be_new: Collection[int] = (),
     bounded: Collection[str] = (),
+    wakes: Sequence[Wake] = (),
     now: int | None = None,
 ) -> Steps[list[Enqueued]]:
     """Insert all jobs, each at its turn; or as `arriving`, inside a caller's transaction, without taking a lock.
@@ -64,6 +72,7 @@ def enqueue_steps(
     All or nothing. A job whose unique key is held by a live job is not inserted: the holder is returned in its place.
     If its place is among `must_be_new`, DuplicateJob is raised instead and nothing of the batch stays: arrivals are
     taken back here, other batches of several jobs have to be driven in one transaction, which the error undoes.
+    `wakes` are sent with the commit of jobs that are not arriving.
     If the connection is lost, the jobs that were committed after all are found by their ids and not inserted again.
 
     Jobs for `bounded` queues are let in as far as there is room; QueueFull is raised where a queue rejects the rest.
@@ -76,7 +85,11 @@ def enqueue_steps(
     for _ in range(_MAX_ROUNDS):
         batch, added = [(numbers[place], jobs[place]) for place in left], -1
         try:
-            rows = yield "enqueue_arriving" if arriving else "enqueue", _parameters(batch, sign, now)
+            parameters = _parameters(batch, sign, now)
+            if arriving:
+                rows = yield "enqueue_arriving", parameters
+            else:
+                rows = yield "enqueue", {**parameters, "wakes": as_json(wakes)}
             added = rows[0][0]
             if holds := _holds(batch):
                 yield "add_holds", {"holds": as_json(holds)}

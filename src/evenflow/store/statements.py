@@ -18,7 +18,7 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _HEADER = re.compile(r"^-- (mode|returns): (.+)$", re.MULTILINE)
 _TOKEN = re.compile(r"'(?:[^']|'')*'|(?<![:\w]):(\w+)")
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
-_FILES = ("enqueue", "advance", "leases", "control", "reads", "upkeep", "limits", "logs", "bounds")
+_FILES = ("enqueue", "advance", "leases", "control", "reads", "upkeep", "limits", "logs", "gates", "bounds")
 
 
 @dataclass(frozen=True, slots=True)

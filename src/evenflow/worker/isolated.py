@@ -20,7 +20,7 @@ from evenflow.worker.calling import Caller, Run
 from evenflow.worker.loading import load_apps
 from evenflow.worker.logs import configure_logging
 from evenflow.worker.outcome import UnknownTask, raised
-from evenflow.worker.processes import Channel, Message
+from evenflow.worker.processes import Channel, Message, sendable
 from evenflow.worker.registry import Registry
 
 
@@ -39,7 +39,7 @@ def main(descriptor: int) -> None:
     while True:
         job = messages.get().job
         assert job is not None
-        channel.send(Message(end=_run(job, apps, channel)))
+        channel.send(Message(end=sendable(_run(job, apps, channel))))
 
 
 def _listen(channel: Channel, messages: "queue.SimpleQueue[Message]") -> None:

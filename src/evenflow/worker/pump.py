@@ -24,6 +24,7 @@ from evenflow.store import bounds, control, leases, limits, logs, reads
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
+from evenflow.worker.gates import Gates
 from evenflow.worker.outage import Outage, WorkerGaveUp
 from evenflow.worker.outcome import released
 from evenflow.worker.patience import Impatient
@@ -88,6 +89,10 @@ class Pump:
         self._serving = Serving(queues)
         self._bounds = Bounds()
         self._waker = Waker(engine)
+        registry = slots.registry
+        self._gates = Gates(
+            self._store, lambda: registry.declared, settings.retention, slots.hooks, self._waker
+        )
         self._signals: Signals | None = None
         self._announce = announce
         self.worker = worker
@@ -99,6 +104,7 @@ class Pump:
         self._capped: set[str] = set()
         self._bounded: set[str] = set()
         self._filled_at = 0.0
+        self._marks: set[str] = set()
         self._ran = 0
         self.needs_replacing = False
         self._hungry = True
@@ -174,6 +180,8 @@ class Pump:
         if self._slots.costs and now >= self._costs_at:
             self._costs_at = now + COSTS_EVERY_S
             control.learn_costs(self._store, self._slots.taken_costs())
+        if now >= self._gates.due_at and self._stop is Stop.NO:
+            self._gates.tend(self._serving.names)
         claim = self._claim(now)
         if self._unwritten or claim is not NOTHING:
             self._exchange(claim, now)
@@ -190,9 +198,13 @@ class Pump:
             self._waker.wake(*self._capped)  # we leave room under a cap that others may be waiting for
         self._unwritten = []
         if claim is not NOTHING:
-            self._hungry = _may_leave_more(claim, answer.claimed) or bool(answer.freed)
+            self._hungry = (
+                _may_leave_more(claim, answer.claimed) or bool(answer.freed) or answer.is_obstructed
+            )
             self._postpone_poll(now)
             self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at)
+            if not self._hungry and (blind_until := self._bounds.blind_until) is not None:
+                self._poll_at = min(self._poll_at, blind_until)
             if claim.moves_v and answer.claimed:
                 self._moved_v_at = now
         if claim.lease_us is None:
@@ -205,6 +217,10 @@ class Pump:
         if answer.freed:
             # Last, since it may fail: what was claimed has started by now, and a sweep finds the keys.
             self._pass_on(answer.freed)
+        if answer.turned:
+            self._gates.hear(answer.turned)
+        if answer.is_obstructed and (freed := self._gates.clear_way([want.queue for want in claim.wants])):
+            self._pass_on(freed)
 
     def _fill(self, is_hungry: bool, now: float) -> None:
         """Let jobs in that wait before bounded queues: at once where a claim found too few, else a few times a second."""
@@ -346,8 +362,7 @@ class Pump:
             at.append(self._poll_at)
         if self._slots.stuck and self._options.is_supervised:
             at.append(now + STUCK_GRACE_S / 4)
-        if self._stop is not Stop.NO:
-            at.append(now + 0.05)
+        at.append(self._gates.due_at if self._stop is Stop.NO else now + 0.05)
         if self._slots.has_news:
             at.append(self._progress_at)
         if self._options.until_empty and not self._slots.running:
@@ -366,10 +381,10 @@ class Pump:
                 self._names_at = 0.0
             if control.next_due(self._store) == 0:
                 control.admit(self._store)
-        elif self._queues.patterns:
-            self._hungry, self._names_at = True, 0.0
-        elif payloads & {queue_mark(name) for name in self._serving.names}:
-            self._hungry = True
+        else:
+            self._hungry = self._hungry or bool(payloads & self._marks)
+            if self._queues.patterns and payloads - self._marks:
+                self._hungry, self._names_at = True, 0.0  # perhaps a queue that is new to us
 
     def _beat(self, now: float) -> None:
         sent = lease_s()
@@ -414,6 +429,7 @@ class Pump:
         rows = reads.queues(self._store)
         self._serving.learn(rows)
         served = set(self._serving.names)
+        self._marks = set(map(queue_mark, served))
         self._slots.timed_queues = {row.name for row in rows if row.fair == "time"} & served
         if self._settings.cluster_wide_cap is not None:
             self._capped = served

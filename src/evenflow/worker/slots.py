@@ -128,7 +128,7 @@ class Slots:
             self._leave_behind(run, "the worker has given this job back", time.monotonic())
             if run.task is not None:
                 self._loop.call_soon_threadsafe(run.task.cancel)
-        return [released(run.job) for run in runs]
+        return [released(run.job, run.entry.rules if run.entry else None) for run in runs]
 
     def withdrawn(self, job: Claimed, why: str) -> End:
         """The end of a prefetched job that somebody cancelled before it could start."""
@@ -143,6 +143,14 @@ class Slots:
         refusal = LockContended(f"already running: {lock} is held by {held_by}", skips=_skips(job))
         rules = self._registry.unknown if entry is None else entry.rules
         return raised(job, refusal, rules, Run(job, None).now(), random.random())
+
+    @property
+    def hooks(self) -> Hooks:
+        return self._hooks
+
+    @property
+    def registry(self) -> Registry:
+        return self._registry
 
     @property
     def has_news(self) -> bool:

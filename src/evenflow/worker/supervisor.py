@@ -37,7 +37,7 @@ from evenflow.store.signals import Interrupt, settle_wakers
 from evenflow.worker.local import enter_books, new_worker_id
 from evenflow.worker.orders import EXIT_FAILED, EXIT_GAVE_UP, EXIT_OK, EXIT_REFUSED, EXIT_REPLACE, Orders
 from evenflow.worker.outage import WorkerGaveUp
-from evenflow.worker.patience import when_available
+from evenflow.worker.patience import Impatient, when_available
 from evenflow.worker.processes import exit_error
 from evenflow.worker.write_lock import WriteLockWatch
 
@@ -80,19 +80,19 @@ class Heart:
     name = "heart"
 
     def __init__(self, engine: AnyEngine, settings: Settings, worker: int) -> None:
-        self._engine = engine
+        self._store = Impatient(engine, settings)
         self._every_s = settings.heartbeat_ms / 1000
         self._worker = worker
         self._beats = 0
         self.children: set[int] | None = None
 
     def step(self) -> float:
-        if not leases.beat(self._engine, self._worker).is_alive:
+        if not leases.beat(self._store, self._worker).is_alive:
             raise RuntimeError(
                 "this supervisor was declared dead by another one; its children are not its own any more"
             )
         if self._beats % LIST_EVERY == 0:
-            self.children = {row.pid for row in leases.workers(self._engine) if row.parent == self._worker}
+            self.children = {row.pid for row in leases.workers(self._store) if row.parent == self._worker}
         self._beats += 1
         return self._every_s
 
@@ -177,10 +177,12 @@ class Supervisor:
         engine, settings = self._engine, self._settings
         self._heart = Heart(engine, settings, self.id)
         self._undertaker = Undertaker(engine, settings, self.id)
-        # The heart has a thread of its own: a service that takes its time must not cost us our lease.
+        # The heart has a thread of its own: a service that takes its time must not cost us our lease. Nor may a pause
+        # between two tries: when the database is back, whoever beats first would take us for dead.
         self._pulse = Keeper(
-            [self._heart, self._undertaker], engine, settings, self._on_service_death, listens=False
-        )
+            [self._heart, self._undertaker], engine, settings, self._on_service_death, listens=False,
+            longest_delay_s=settings.heartbeat_ms / 1000,
+        )  # fmt: skip
         keepers = [self._pulse]
         if self._runs_services:
             services: list[Service] = [
@@ -201,9 +203,11 @@ class Supervisor:
         finally:
             self._end_all()
             for keeper in keepers:
+                keeper.ask_to_stop()
+            for keeper in keepers:
                 keeper.stop()
             with contextlib.suppress(StoreError):
-                leases.bury(engine, {self.id: None})
+                leases.bury(Impatient(engine, settings), {self.id: None})
 
     @contextlib.contextmanager
     def _handled_signals(self) -> Iterator[None]:
@@ -236,6 +240,7 @@ class Supervisor:
         stopping_s = time.monotonic() - self._stop_at
         # Children return their jobs by themselves after the timeout; those that do not are asked, then ended.
         if not self._is_quitting and stopping_s > self._shutdown_timeout_s + 1.0:
+            log.warning("worker processes have not ended after %.0f s: they get QUIT", stopping_s)
             self._stop(hurries=True)
         elif self._is_quitting and stopping_s > QUIT_AFTER_S:
             self._signal_all(signal.SIGKILL)

@@ -113,7 +113,8 @@ where state = cast(:state as text) and state <> 'succeeded'
 select exists (select from evenflow.job where state = 'arriving' and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb))))
   or exists (
     select from jsonb_array_elements_text(cast(:queues as jsonb)) n
-    cross join lateral (select from evenflow.job j where j.state = 'ready' and j.queue = n.value limit 1) first)
+    cross join lateral (select from evenflow.job j where j.state = 'ready' and j.queue = n.value limit 1) first
+    where not exists (select from evenflow.gate g where g.kind = 'queue' and g.name = n.value))
   or exists (
     select from jsonb_array_elements_text(cast(:queues as jsonb)) n
     cross join lateral (select from evenflow.job j where j.state = 'overflow' and j.queue = n.value limit 1) first)

@@ -58,7 +58,7 @@ where not exists (
   where exists (select 1 from evenflow_job j where j.id = n.id) or exists (select 1 from evenflow_history h where h.id = n.id))
 on conflict do nothing;
 
-select changes() as added;
+select changes() as added where :wakes is not null;  -- nothing to send: a commit can be seen by itself
 
 -- name: enqueue_arriving
 -- returns: added
@@ -115,6 +115,8 @@ update evenflow_job as j set task = c.task, payload = c.payload, signature = c.s
   queue = c.queue, priority = c.priority, group_key = c.group_key, limits = c.limits, run_at = case when c.run_at is null and j.state = 'scheduled' then :now when c.run_at is null then j.run_at
     else min(c.run_at, coalesce(j.created_at + c.max_wait_us, c.run_at)) end,
   turn = case when j.queue = c.queue and j.priority = c.priority and j.group_key is c.group_key and j.limits is c.limits then j.turn else 0.0 end,
+  gated = case when j.queue = c.queue and j.priority = c.priority and j.group_key is c.group_key and j.limits is c.limits and case when c.run_at is null and j.state = 'scheduled' then :now when c.run_at is null then j.run_at
+    else min(c.run_at, coalesce(j.created_at + c.max_wait_us, c.run_at)) end <= :now then j.gated else 0 end,
   state = case when not (j.queue = c.queue and j.priority = c.priority and j.group_key is c.group_key and j.limits is c.limits) then 'arriving' when j.state <> 'arriving' and case when c.run_at is null and j.state = 'scheduled' then :now when c.run_at is null then j.run_at
     else min(c.run_at, coalesce(j.created_at + c.max_wait_us, c.run_at)) end > :now then 'scheduled' else j.state end
 from (select value ->> 'id' as id, value ->> 'unique_key' as unique_key, value ->> 'queue' as queue, value ->> 'priority' as priority,

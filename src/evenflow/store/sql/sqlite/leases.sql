@@ -111,6 +111,9 @@ with able as materialized (
   left join evenflow_queue q on q.name = j.queue
   where j.worker = :worker and j.state = 'claimed' and j.lease_until > :now and j.cancel_at is null
     and (j.good_until is null or j.good_until > :now) and q.paused_at is null
+    and not exists (
+      select 1 from evenflow_gate g where ((g.kind = 'task' and g.name = j.task) or (g.kind = 'queue' and g.name = j.queue))
+        and (g.probe_job is not j.id or g.probe_epoch is not j.epoch))
 )
 update evenflow_job set state = 'running', started_at = :now, lease_until = null
 where id in (select id from able where max_concurrency is null or (:caps_locked and running + number <= max_concurrency))

@@ -102,7 +102,8 @@ where state = :state and state <> 'succeeded'
 -- mode: read
 -- returns: is_open
 select exists (select 1 from evenflow_job where state = 'arriving' and queue in (select value from json_each(:queues)))
-  or exists (select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state = 'ready')
+  or exists (select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state = 'ready'
+    where not exists (select 1 from evenflow_gate g where g.kind = 'queue' and g.name = n.value))
   or exists (select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state = 'overflow')
   or exists (
     select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state in ('claimed', 'running')) as is_open;
