@@ -6,7 +6,7 @@ One tree; messages say what was expected, what came and what to do. Imports noth
     ├── ConfigError                     settings or a declaration are wrong (.mistakes)
     ├── EnqueueError                    refused before anything was written
     │   ├── PayloadError                arguments do not fit the function, or cannot be stored
-    │   ├── QueueFull                   the queue is at max_ready and rejects
+    │   ├── QueueFull                   the queue is at max_ready and rejects (.queue, .limit, .count)
     │   ├── DuplicateJob                a live job holds the unique key (.job_id)
     │   └── UnknownQueue                the queue is not declared
     ├── JobNotFound (LookupError)       no live or kept job has this id
@@ -90,11 +90,23 @@ class PayloadError(EnqueueError):
 
 
 class QueueFull(EnqueueError):
-    """The queue holds `max_ready` jobs and `on_full="reject"`. Try later, or let it overflow."""
+    """The queue holds `max_ready` jobs and `on_full="reject"`. Try later, or let it overflow.
+
+    `.queue` is its name, `.limit` its bound, `.count` how many jobs count towards it.
+
+    >>> QueueFull("queue 'mail' is full", queue="mail", limit=100, count=100).limit
+    100
+    """
+
+    def __init__(self, message: str, *, queue: str = "", limit: int = 0, count: int = 0) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.limit = limit
+        self.count = count
 
 
 class DuplicateJob(EnqueueError):
-    """A live job already holds the unique key and `on_conflict="error"`. `.job_id` says which."""
+    """A job already holds the unique key and `on_conflict="error"`. `.job_id` says which."""
 
     def __init__(self, message: str, *, job_id: str = "") -> None:
         super().__init__(message)

@@ -67,17 +67,23 @@ class JobError(msgspec.Struct, frozen=True, omit_defaults=True):
 class Limit(msgspec.Struct, frozen=True):
     """A key of one job: at most `most` jobs hold it, each for as long as it lives, or `keep_us` unstarted.
 
-    With `window_us` it is a rate: a place stays taken for that long after the start.
+    With `window_us` it is a rate: a place stays taken for that long after the start. With `at_start` it is not waited
+    for: the job takes it when it is about to run, and what becomes of it otherwise is its task's to say.
     """
 
     name: str
     most: int
     keep_us: int
     window_us: int | None = None
+    at_start: bool = False
 
 
 class NewJob(msgspec.Struct, frozen=True):
-    """A job before it has an id: everything that enqueue writes."""
+    """A job before it has an id: everything that enqueue writes.
+
+    Its unique key stays taken for `unique_for_us` at least. Where an open job has the key, and this one `replaces`, that
+    one becomes what this one is, and waits no longer than `max_wait_us` since its creation.
+    """
 
     task: str
     payload: str
@@ -93,6 +99,9 @@ class NewJob(msgspec.Struct, frozen=True):
     headers: str | None = None
     options: str | None = None
     limits: tuple[Limit, ...] = ()
+    unique_for_us: int | None = None
+    replaces: bool = False
+    max_wait_us: int | None = None
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):

@@ -11,6 +11,8 @@ KEYS = [
     "priority",
     "fair",
     "max_concurrency",
+    "max_ready",
+    "on_full",
     "paused",
     "paused_at",
     "paused_by",

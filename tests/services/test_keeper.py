@@ -8,7 +8,8 @@ import pytest
 
 from evenflow.errors import StoreRefused, StoreUnavailable
 from evenflow.services.keeper import Keeper
-from evenflow.settings import Resilience, Settings
+from evenflow.settings import Queue, Resilience, Settings
+from evenflow.store import control
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Waker, settle_wakers
 from tests.processes import wait_until
@@ -183,10 +184,7 @@ def test_an_arrival_hastens_the_dispatcher_and_nobody_else(house: House) -> None
 
     def is_hastened() -> bool:
         Waker(elsewhere).wake_dispatchers()
-        elsewhere.run(
-            "declare_queue",
-            {"name": f"q{time.monotonic_ns()}", "priority": 1, "fair": "fifo", "max_concurrency": None},
-        )
+        control.declare_queue(elsewhere, Queue(f"q{time.monotonic_ns()}"))
         return dispatcher.steps >= 3
 
     wait_until(is_hastened, "the dispatcher to be hastened")

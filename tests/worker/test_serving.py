@@ -14,7 +14,7 @@ from tests.worker.test_outcome import job
 
 
 def row(name: str, priority: int = 50) -> QueueRow:
-    return QueueRow(name, priority, "round-robin", None, None, None, None)
+    return QueueRow(name, priority, "round-robin", None, None, "overflow", None, None, None)
 
 
 def known(queues: list[str], *rows: QueueRow) -> Serving:

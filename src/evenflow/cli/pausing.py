@@ -23,7 +23,7 @@ def pause(place: Place, queue: str | None, task: str | None, why: str | None) ->
     what = _what(queue, task)
     with place.acting() as app:
         if queue is not None:
-            _note_unknown(app, queue)
+            note_unknown(app, queue)
         app.pause(queue, task=task, who=who_am_i(), why=why)
     click.echo(f"{what} is paused")
 
@@ -37,7 +37,7 @@ def resume(place: Place, queue: str | None, task: str | None) -> None:
     what = _what(queue, task)
     with place.acting() as app:
         if queue is not None:
-            _note_unknown(app, queue)
+            note_unknown(app, queue)
         resumed = app.resume(queue, task=task)
     served = "served" if queue is not None else "run"
     click.echo(f"{what} is {served} again" if resumed else f"{what} was not paused")
@@ -49,7 +49,7 @@ def _what(queue: str | None, task: str | None) -> str:
     return f"queue {queue!r}" if queue is not None else f"task {task!r}"
 
 
-def _note_unknown(app: Evenflow, queue: str) -> None:
+def note_unknown(app: Evenflow, queue: str) -> None:
     """A queue needs no declaration, so a slip of the finger is no error; it is worth a word, though."""
     names = [row.name for row in app.queues()]
     if queue not in names:

@@ -23,6 +23,8 @@ COMMANDS = {
         "queues": "queues",
         "jobs": "jobs",
         "job": "jobs",
+        "why": "why",
+        "limits": "limits",
         "workers": "workers",
         "breakers": "breakers",
         "schedules": "schedules",

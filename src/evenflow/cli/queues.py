@@ -49,6 +49,8 @@ def _document(name: str, row: reads.QueueRow | None, counts: dict[str, int]) -> 
         "priority": row.priority if row else None,
         "fair": row.fair if row else None,
         "max_concurrency": row.max_concurrency if row else None,
+        "max_ready": row.max_ready if row else None,
+        "on_full": row.on_full if row else None,
         "paused": bool(row and row.paused_at is not None),
         "paused_at": moment(row.paused_at) if row else None,
         "paused_by": row.paused_by if row else None,

@@ -1,5 +1,6 @@
 """The client: declare tasks, enqueue calls, look at jobs and control them."""
 
+import enum
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -7,6 +8,7 @@ from evenflow.checks import whole
 from evenflow.client.breakers import BreakerControl, BreakerStatus, declare_breakers, status_of
 from evenflow.client.handle import Job
 from evenflow.client.keyed import rate_limits
+from evenflow.client.limit_rows import LimitRow, limit_rows
 from evenflow.client.options import TaskOptions, declared_policy
 from evenflow.client.producer import Producer
 from evenflow.client.schedule_options import ScheduleOptions
@@ -36,6 +38,15 @@ _BATCH = 500
 Ids = str | Iterable[str]
 
 
+class Unset(enum.Enum):
+    """What an argument is that was not given, where None says something of its own."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET
+
+
 class _Unasked:
     """For type checkers alone. No function asks for one, so whose first parameter takes it takes anything: that is no
     Context, and its calls go unchecked rather than be held to a signature without their first argument."""
@@ -46,7 +57,6 @@ class Client:
 
     def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
         self.settings = Settings.build(url, **options)
-        _refuse_unavailable(self.settings)
         if mistakes := declared({}, self._queue_breakers).mistakes:
             raise ConfigError(mistakes)
         self._producer = Producer(self.settings)
@@ -84,7 +94,8 @@ class Client:
         """Make a function a task: `@app.task` or `@app.task(queue="docs", group="tenant", retry=Retry())`.
 
         Options: name, queue, priority (-100..100, lower first), retry, timeout, good_until, group, unique, concurrency,
-        rate, breaker, on_crash, run_in, keep_result. Every mistake of a declaration is reported at once, as ConfigError.
+        rate, breaker, single_instance, on_conflict, on_crash, run_in, keep_result. Every mistake of a declaration is
+        reported at once, as ConfigError.
         """
         if function is None:
             return lambda real: self._declare(real, options)
@@ -203,16 +214,32 @@ class Client:
         """The breaker of this name, to be read, opened, closed or reset by hand."""
         return BreakerControl(self._producer, name)
 
-    def set_limit(self, queue: str, *, max_concurrency: int | None) -> None:
-        """Cap a queue over the whole cluster, now and without a restart: None is no cap, 0 holds the queue.
+    def set_limit(
+        self,
+        queue: str,
+        *,
+        max_concurrency: int | Unset | None = UNSET,
+        max_ready: int | Unset | None = UNSET,
+    ) -> None:
+        """Change a queue's cap or bound over the whole cluster, now and without a restart. None is no limit;
+        `max_concurrency=0` holds the queue. What is not named stays as it is.
 
         Lasts until it is set again, whatever the code declares; `reset_limit` gives the word back to the code.
         """
         self.settings.queue(queue)
-        if wrong := whole("max_concurrency", max_concurrency, 0, optional=True):
+        wrong = (
+            [] if max_concurrency is UNSET else whole("max_concurrency", max_concurrency, 0, optional=True)
+        )
+        wrong += [] if max_ready is UNSET else whole("max_ready", max_ready, 1, optional=True)
+        if max_concurrency is UNSET and max_ready is UNSET:
+            wrong.append("expected max_concurrency= or max_ready=, got neither")
+        if wrong:
             raise ConfigError([f"queue {queue!r}: {mistake}" for mistake in wrong])
         self._producer.make_ready()
-        control.set_cap(self._producer.engine, queue, max_concurrency)
+        if not isinstance(max_concurrency, Unset):
+            control.set_cap(self._producer.engine, queue, max_concurrency)
+        if not isinstance(max_ready, Unset):
+            control.set_bound(self._producer.engine, queue, max_ready)
         self._producer.waker.wake(queue)
 
     def reset_limit(self, queue: str) -> None:
@@ -220,6 +247,7 @@ class Client:
         declared = self.settings.queue(queue)
         self._producer.make_ready()
         control.set_cap(self._producer.engine, queue, declared.max_concurrency, is_set=False)
+        control.set_bound(self._producer.engine, queue, declared.max_ready, is_set=False)
         self._producer.waker.wake(queue)
 
     def why(self, id: str) -> list[Reason]:
@@ -230,14 +258,18 @@ class Client:
         """
         return reasons(self._producer.engine, self._producer.results.read(_number(id)))
 
-    def limits(self, prefix: str | None = None) -> list[Limiter]:
-        """Keys and rates that are held, waited for or spent, with their limits."""
+    def limits(self, prefix: str = "") -> list[LimitRow]:
+        """Every limit in use: caps, bounds, keys, locks, groups and rates; or those whose names begin with `prefix`."""
         self._producer.make_ready()
-        return limits.limiters(self._producer.engine, prefix=prefix)
+        return [row for row in limit_rows(self._producer.engine) if row.name.startswith(prefix)]
 
     def rate_usage(self, name: str) -> list[Limiter]:
         """How far the rates of a queue or of a task (by its name) are used up in this window."""
-        return [row for kind in ("queue", "task") for row in self.limits(f"rate:{kind}:{name}")]
+        self._producer.make_ready()
+        engine = self._producer.engine
+        return [
+            row for kind in ("queue", "task") for row in limits.limiters(engine, prefix=f"rate:{kind}:{name}")
+        ]
 
     def rate_reset(self, name: str) -> int:
         """Forget the starts of this window for a queue's or a task's rates; how many rates were reset."""
@@ -400,18 +432,6 @@ class DeclareRecurring:
     def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
     def __call__(self, function: Any, /) -> Any:
         return function
-
-
-def _refuse_unavailable(settings: Settings) -> None:
-    """What can be declared but is not enforced yet must not look as if it were."""
-    mistakes = [
-        f"queue {queue.name!r}: {option} is not available in this version; leave it out"
-        for queue in settings.queues
-        for option in ("max_ready",)
-        if getattr(queue, option) is not None
-    ]
-    if mistakes:
-        raise ConfigError(mistakes)
 
 
 def _one_of(queue: str | None, task: str | AnyTask | None) -> str:

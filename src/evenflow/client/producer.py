@@ -117,24 +117,37 @@ class Producer:
         self.make_ready()
         jobs, must_be_new = [call.new for call in calls], _must_be_new(calls)
 
-        # Jobs with keys arrive and are admitted like those of a caller's transaction: admission is one road.
-        is_limited = any(job.limits for job in jobs)
+        # Jobs with keys arrive and are admitted like those of a caller's transaction: admission is one road. So do those
+        # that a time of uniqueness may take back.
+        is_limited = any(job.limits or job.unique_for_us is not None for job in jobs)
+        bounded = self._bounded(jobs)
         queues = {job.queue for job in jobs if job.run_at is None}
-        wakes = [] if is_limited else self.waker.with_commit(*queues)
+        has_replaced = any(job.replaces for job in jobs)
+        is_plain = not (is_limited or has_replaced or bounded)
+        wakes = self.waker.with_commit(*queues) if is_plain else []
 
         def steps() -> Steps[list[Enqueued]]:
             return enqueue_steps(
-                jobs, self.ids, arriving=is_limited, sign=self.signer(), must_be_new=must_be_new, wakes=wakes
+                jobs,
+                self.ids,
+                arriving=is_limited,
+                sign=self.signer(),
+                must_be_new=must_be_new,
+                bounded=bounded,
+                wakes=wakes,
             )
 
         # One job is one row: it is there or not. Of several, those before a duplicate have to go again.
         is_undone_by_error = len(jobs) > 1 and must_be_new
         placed = (
-            drive_together(self.engine, steps)
-            if is_limited or is_undone_by_error
-            else drive(self.engine, steps())
+            drive(self.engine, steps())
+            if is_plain and not is_undone_by_error
+            else drive_together(self.engine, steps)
         )
-        if is_limited:
+        if has_replaced or bounded:
+            self.waker.wake(*queues)
+            self.waker.wake_dispatchers()
+        if not is_plain:
             return self._admitted(calls, placed)
         woken = {wake.payload for wake in wakes}
         self.waker.wake(*(queue for queue in queues if queue_mark(queue) not in woken))
@@ -143,7 +156,8 @@ class Producer:
         return self.handles(calls, placed)
 
     def _admitted(self, calls: Sequence[Call[Any]], placed: list[Enqueued]) -> list[Job[Any]]:
-        """Let jobs with keys line up now; those that must not wait are discarded where their key is full."""
+        """Let jobs with keys line up now; those that must not wait are discarded where their key is full. Where jobs may
+        have been put elsewhere than the call says, the handles show them as they are."""
         self.waker.wake(*control.admit(self.engine))
         found = reads.find(self.engine, [place.id for place in placed])
         full = [
@@ -166,6 +180,11 @@ class Producer:
             for call, place in zip(calls, placed, strict=True)
         ]
 
+    def _bounded(self, jobs: Sequence[NewJob]) -> set[str]:
+        """Queues of these jobs that are declared with a bound, or would reject if one was set at run time."""
+        queues = map(self.settings.queue, {job.queue for job in jobs})
+        return {queue.name for queue in queues if queue.max_ready is not None or queue.on_full == "reject"}
+
     def _can_make_ready_beside(self) -> bool:
         """Whether tables can be made while a caller's transaction is open: on SQLite it may hold the only write lock."""
         return not self._is_ready and self.engine.kind == "postgres"
@@ -178,6 +197,11 @@ class Producer:
             )
 
     def _arriving(self, calls: Sequence[Call[Any]]) -> Steps[list[Enqueued]]:
+        if any(call.new.replaces for call in calls):
+            raise EnqueueError(
+                "connection: a job that replaces another (on_conflict='replace', debounce=) would lock it until your commit "
+                "and make workers wait; enqueue it after the commit, without connection="
+            )
         placed = yield from enqueue_steps(
             [call.new for call in calls],
             self.ids,

@@ -8,7 +8,7 @@ from evenflow.clock import from_us
 from evenflow.ids import id_text
 from evenflow.job import JobRecord, State
 from evenflow.rules.breaker import Circuit
-from evenflow.store import gates, leases, limits, reads
+from evenflow.store import bounds, gates, leases, limits, reads
 from evenflow.store.engine import Engine
 from evenflow.store.gates import BreakerRow
 from evenflow.store.reads import QueueRow
@@ -55,6 +55,8 @@ def _of_state(engine: Engine, job: JobRecord) -> list[Reason]:
             ]
         case State.READY:
             return [*_shut(engine, job), *_ready(engine, job)]
+        case State.OVERFLOW:
+            return _overflow(engine, job)
         case _:
             return [Reason(str(job.state), f"it is {job.state}")]
 
@@ -78,8 +80,12 @@ def _keyed(engine: Engine, job: JobRecord) -> list[Reason]:
             until = _moment(row.free_at) if row else None
             text = f"rate {hold.limiter.removeprefix('rate:')!r} is used up: {held + spent}/{hold.most} in this window"
             found.append(Reason("rate", text, until))
+        elif hold.limiter.startswith("lock:"):
+            names = _holders(engine, hold.limiter)
+            text = f"single instance {hold.limiter.removeprefix('lock:')!r} is held by {_one_of(names)}"
+            found.append(Reason("single instance", text, None, names))
         else:
-            names = tuple(id_text(each) for each in limits.holders(engine, hold.limiter))
+            names = _holders(engine, hold.limiter)
             text = f"key {hold.limiter.partition(':')[2]!r} is full: {held}/{hold.most} held"
             found.append(Reason("concurrency", text, None, names))
     return found
@@ -113,6 +119,24 @@ def _broken(breaker: BreakerRow, job: int) -> Reason:
     if breaker.probe_job == job:
         return Reason("breaker", f"{text}; this job is its probe, and runs next", until)
     return Reason("breaker", f"{text}; it waits for its probe", until, (id_text(breaker.probe_job),))
+
+
+def _holders(engine: Engine, limiter: str) -> tuple[str, ...]:
+    return tuple(id_text(each) for each in limits.holders(engine, [limiter]).get(limiter, ()))
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return f"job {names[0]}" if names else "nobody any more: the next sweep passes it on"
+
+
+def _overflow(engine: Engine, job: JobRecord) -> list[Reason]:
+    use = next((row for row in bounds.uses(engine) if row.name == job.queue), None)
+    if use is None or use.max_ready is None:
+        return [Reason("overflow", f"queue {job.queue!r} has no bound any more: the next sweep lets it in")]
+    before = bounds.waiting_before(engine, job.id, top=MOST_COUNTED)
+    many = f"{before} or more" if before >= MOST_COUNTED else str(before)
+    text = f"queue {job.queue!r} is at its bound: {use.ready}/{use.max_ready} ready, {many} wait before it"
+    return [Reason("overflow", text)]
 
 
 def _ready(engine: Engine, job: JobRecord) -> list[Reason]:

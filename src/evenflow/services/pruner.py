@@ -34,6 +34,7 @@ class Pruner:
         pruned = max(upkeep.prune(self._engine, top=BATCH), logs.prune(self._engine, top=BATCH))
         idle = upkeep.forget_idle_groups(self._engine, top=BATCH)
         limits.forget_idle(self._engine, top=BATCH)
+        upkeep.forget_marks(self._engine, top=BATCH)
         upkeep.forget_old_costs(self._engine, reads.now_us(self._engine) - COSTS_KEPT_US)
         schedules.forget_undeclared(self._engine, UNDECLARED_KEPT_US)
         fires = schedules.prune(self._engine, FIRES_KEPT_US, top=BATCH)

@@ -312,6 +312,8 @@ class Waker:
 
     def wake(self, *queues: str) -> None:
         """Work has come to these queues. Never fails: a lost hint costs latency, never work."""
+        if not queues:
+            return  # a hint for nothing would wake whoever looked, found nothing and said so
         if self._sends:
             self._send_or_delay({queue_mark(queue) for queue in queues})
         else:

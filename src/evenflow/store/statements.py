@@ -29,6 +29,7 @@ _FILES = (
     "logs",
     "gates",
     "schedules",
+    "bounds",
 )
 
 

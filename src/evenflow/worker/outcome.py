@@ -32,6 +32,14 @@ class TimedOut(Exception):
     """The body ran longer than its timeout."""
 
 
+class LockContended(Exception):
+    """The job's lock is held by another job. `skips` ends it without a run; else it is a failed attempt."""
+
+    def __init__(self, message: str, *, skips: bool = False) -> None:
+        super().__init__(message)
+        self.skips = skips
+
+
 class Expired(Exception):
     """The job's good_until passed between claim and start."""
 
@@ -85,6 +93,8 @@ def _of_error(job: Claimed, error: BaseException, rules: Rules, now: int, random
             return _final(
                 job, "expired", JobError(Code.TASK_EXPIRED, "good_until passed before the start"), rules, now
             )
+        case LockContended(skips=True):
+            return _final(job, "skipped", JobError(Code.LOCK_CONTENDED, _said(error)), rules, now)
         case SignatureInvalid():
             return _final(job, "quarantined", JobError(Code.SIGNATURE_INVALID, _said(error)), rules, now)
     described = describe(error)
@@ -121,6 +131,8 @@ def describe(error: BaseException) -> JobError:
             return JobError(code, storable_text(str(error.message or code)), "Fail", None, _plain(error.data))
         case TimedOut():
             return JobError(Code.TASK_TIMEOUT, _said(error))
+        case LockContended():
+            return JobError(Code.LOCK_CONTENDED, _said(error))
         case UnknownTask():
             return JobError(Code.WORKER_RESOLUTION_ERROR, _said(error))
         case DecodeError() | ResultError():
@@ -154,7 +166,7 @@ def _verdicts(error: BaseException, rules: Rules) -> tuple[Verdict, ...]:
 def _code(error: BaseException) -> str | None:
     """The code that an error is stored with, without its description; None for what is no error."""
     match error:
-        case Snooze() | Cancel() | CancelledByWish() | Expired():
+        case Snooze() | Cancel() | CancelledByWish() | Expired() | LockContended():
             return None
         case Fail():
             return error.code

@@ -20,7 +20,7 @@ from evenflow.errors import StoreUnavailable
 from evenflow.ids import id_text
 from evenflow.job import Claimed, End
 from evenflow.settings import Settings
-from evenflow.store import control, leases, limits, logs, reads
+from evenflow.store import bounds, control, leases, limits, logs, reads
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
@@ -29,7 +29,7 @@ from evenflow.worker.outage import Outage, WorkerGaveUp
 from evenflow.worker.outcome import released
 from evenflow.worker.patience import Impatient
 from evenflow.worker.serving import Bounds, QueueList, Serving
-from evenflow.worker.slots import Slots
+from evenflow.worker.slots import Slots, takes_lock
 
 log = logging.getLogger("evenflow.worker")
 
@@ -38,6 +38,7 @@ V_EVERY_S = 0.05
 NAMES_EVERY_S = 2.0
 PROGRESS_EVERY_S = 1.0
 COSTS_EVERY_S = 0.25
+FILL_EVERY_S = 0.05
 LEASE_MARGIN = 0.8
 STUCK_GRACE_S = 2.0
 UNTIL_EMPTY_S = 0.005
@@ -101,6 +102,8 @@ class Pump:
         self._held: collections.deque[Claimed] = collections.deque()
         self._refused: list[Claimed] = []
         self._capped: set[str] = set()
+        self._bounded: set[str] = set()
+        self._filled_at = 0.0
         self._marks: set[str] = set()
         self._ran = 0
         self.needs_replacing = False
@@ -209,6 +212,8 @@ class Pump:
         else:
             self._held.extend(answer.claimed)
         self._tell(answer)
+        if self._bounded and claim is not NOTHING:
+            self._fill(len(answer.claimed) < claim.top, now)
         if answer.freed:
             # Last, since it may fail: what was claimed has started by now, and a sweep finds the keys.
             self._pass_on(answer.freed)
@@ -217,6 +222,14 @@ class Pump:
         if answer.is_obstructed and (freed := self._gates.clear_way([want.queue for want in claim.wants])):
             self._pass_on(freed)
 
+    def _fill(self, is_hungry: bool, now: float) -> None:
+        """Let jobs in that wait before bounded queues: at once where a claim found too few, else a few times a second."""
+        if is_hungry or now - self._filled_at >= FILL_EVERY_S:
+            self._filled_at = now
+            filled = bounds.fill(self._store, self._bounded)
+            self._hungry = self._hungry or bool(filled)
+            self._waker.wake(*filled)
+
     def _pass_on(self, limiters: set[str]) -> None:
         """Keys that our jobs have let go of go to the next in line, wherever those are served."""
         queues = limits.promote(self._store, limiters)
@@ -224,8 +237,30 @@ class Pump:
         self._waker.wake(*queues)
 
     def _start(self, jobs: Sequence[Claimed]) -> None:
+        locked = [job for job in jobs if takes_lock(job)]
+        if locked:
+            jobs = [job for job in jobs if not takes_lock(job)]
         self._ran += len(jobs)
         self._slots.start(jobs)
+        if locked:
+            self._start_locked(locked)
+
+    def _start_locked(self, jobs: Sequence[Claimed]) -> None:
+        """Jobs that do not wait for their locks: those that get them start, the others end without a run."""
+        # First what has ended here meanwhile: a lock is held until the end of its holder is written.
+        self._take_ends()
+        if self._unwritten:
+            self._exchange(NOTHING, time.monotonic())
+        # Where this fails nothing has started: the claims are found again as ours without our knowing, and go back.
+        granted = limits.take_locks(self._store, self.worker, jobs)
+        refused = [job for job in jobs if job.id not in granted]
+        holders = limits.locks(self._store, [job.id for job in refused]) if refused else {}
+        starting = [job for job in jobs if job.id in granted]
+        self._ran += len(starting)
+        self._slots.start(starting)
+        self._unwritten += [
+            self._slots.contended(job, *holders.get(job.id, ("its lock", None))) for job in refused
+        ]
 
     def _start_held(self) -> None:
         """Prefetched jobs take free slots; each is asked for once more, since its claim may have run out meanwhile."""
@@ -400,6 +435,7 @@ class Pump:
             self._capped = served
         else:
             self._capped = {row.name for row in rows if row.max_concurrency is not None} & served
+        self._bounded = {row.name for row in rows if row.max_ready is not None} & served
         self._names_at = now + NAMES_EVERY_S
 
     def _save_progress(self, now: float) -> None:

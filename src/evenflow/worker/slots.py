@@ -25,7 +25,15 @@ from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.store.logs import NewLine
 from evenflow.worker.calling import Caller, Run, timed_out
-from evenflow.worker.outcome import CancelledByWish, UnknownTask, crashed, raised, released, storable_text
+from evenflow.worker.outcome import (
+    CancelledByWish,
+    LockContended,
+    UnknownTask,
+    crashed,
+    raised,
+    released,
+    storable_text,
+)
 from evenflow.worker.processes import Processes
 from evenflow.worker.registry import Registry
 from evenflow.worker.threads import Threads
@@ -127,6 +135,14 @@ class Slots:
         run = Run(job, None)
         wish = CancelledByWish(why or "cancelled by request")
         return raised(job, wish, self._registry.final, run.now(), random.random())
+
+    def contended(self, job: Claimed, lock: str, holder: int | None) -> End:
+        """The end of a claimed job whose lock another one holds: skipped, or an attempt that failed."""
+        entry = self._registry.entry(job)
+        held_by = "another job" if holder is None else f"job {id_text(holder)}"
+        refusal = LockContended(f"already running: {lock} is held by {held_by}", skips=_skips(job))
+        rules = self._registry.unknown if entry is None else entry.rules
+        return raised(job, refusal, rules, Run(job, None).now(), random.random())
 
     @property
     def hooks(self) -> Hooks:
@@ -289,3 +305,13 @@ def _fields(job: Claimed) -> dict[str, object]:
 
 def _unknown(job: Claimed) -> UnknownTask:
     return UnknownTask(f"no task {job.task!r} is registered here; import its module, or correct its name")
+
+
+def takes_lock(job: Claimed) -> bool:
+    """Whether a claimed job has a lock to take before its body starts."""
+    return job.options is not None and '"lock":' in job.options
+
+
+def _skips(job: Claimed) -> bool:
+    said: dict[str, Any] = msgspec.json.decode(job.options or "{}")
+    return said.get("lock") == "skip"

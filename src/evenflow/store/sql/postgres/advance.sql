@@ -41,7 +41,8 @@ archived as (
 ),
 returned as (
   update evenflow.job j set worker = null, lease_until = null,
-    state = case when j.limits like '%"window_us"%' then 'scheduled' else e.state end,
+    state = case when j.limits like '%"window_us"%' then 'scheduled'
+      when e.state = 'ready' and exists (select from evenflow.queue q where q.name = j.queue and q.max_ready is not null) then 'overflow' else e.state end,
     run_at = coalesce(e.run_at, case when j.limits like '%"window_us"%' then now else j.run_at end), attempt = j.attempt - coalesce(e.refund, 0), crashes = j.crashes + coalesce(e.crashed, 0),
     errors = case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']'
                   else left(j.errors, -1) || ',' || e.error || ']' end,

@@ -81,7 +81,8 @@ archived as (
 ),
 returned as (
   update evenflow.job j set worker = null, lease_until = null,
-    state = case when j.limits like '%"window_us"%' then 'scheduled' else 'ready' end,
+    state = case when j.limits like '%"window_us"%' then 'scheduled'
+      when exists (select from evenflow.queue q where q.name = j.queue and q.max_ready is not null) then 'overflow' else 'ready' end,
     run_at = case when j.limits like '%"window_us"%' then now else j.run_at end, attempt = j.attempt - 1,
     crashes = j.crashes + cast(o.was_running as integer),
     errors = case when not o.was_running then j.errors
@@ -108,7 +109,8 @@ stale as materialized (
 ),
 returned as (
   update evenflow.job j set worker = null, lease_until = null, attempt = j.attempt - 1,
-    state = case when j.limits like '%"window_us"%' then 'scheduled' else 'ready' end,
+    state = case when j.limits like '%"window_us"%' then 'scheduled'
+      when exists (select from evenflow.queue q where q.name = j.queue and q.max_ready is not null) then 'overflow' else 'ready' end,
     run_at = case when j.limits like '%"window_us"%' then now else j.run_at end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end

@@ -128,7 +128,8 @@ limit :top;
 
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
 update evenflow_job set worker = null, lease_until = null,
-  state = case when evenflow_job.limits like '%"window_us"%' then 'scheduled' else e.state end,
+  state = case when evenflow_job.limits like '%"window_us"%' then 'scheduled'
+    when e.state = 'ready' and exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.max_ready is not null) then 'overflow' else e.state end,
   run_at = coalesce(e.run_at, case when evenflow_job.limits like '%"window_us"%' then :now else evenflow_job.run_at end), attempt = evenflow_job.attempt - coalesce(e.refund, 0), crashes = evenflow_job.crashes + coalesce(e.crashed, 0),
   errors = case when e.error is null then evenflow_job.errors when evenflow_job.errors is null or length(evenflow_job.errors) > 65536 then '[' || e.error || ']' else substr(evenflow_job.errors, 1, length(evenflow_job.errors) - 1) || ',' || e.error || ']' end,
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
