@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from evenflow.job import Claimed, JobError, JudgedEnd, Verdict
+from evenflow.schedule import StoredSchedule
 from evenflow.settings import Retention
-from evenflow.store import gates
+from evenflow.store import gates, schedules
 from evenflow.store.advance import Bound, Claim, Want, advance, start
 from evenflow.store.control import admit, expire, retry, withdraw
 from evenflow.store.engine import Parameters, Row
@@ -111,6 +112,12 @@ def parameters_of(unit: str) -> dict[str, Any]:
             find(note, ids)
         case "ended_among":
             ended_among(note, ids)
+        case "due_schedules":
+            schedules.due(note, ["f"] * 20, ["t"] * 20, top=100, now=START)
+        case "take_slots":
+            note.calls.append(
+                next(schedules._fire_steps(stored_schedule(), [], START, CountedIds(), None, START))
+            )
         case "find_duplicates":
             steps = enqueue_steps(jobs, CountedIds(), now=START)
             next(steps)
@@ -123,6 +130,14 @@ def claimed(number: int) -> Claimed:
     return Claimed(
         number, 1, "default", "t", None, 0, 1.0, 1, 3, 0, START, START, START, None, "[]", None, None, None
     )
+
+
+def stored_schedule() -> StoredSchedule:
+    """A schedule of which nothing but its fence matters."""
+    return StoredSchedule(
+        "k", "code", "f", "t", "[]", "* * * * *", None, "UTC", None, None, "skip", "skip", 0, None, START, START, START,
+        None, None, None, None, None, None, True,
+    )  # fmt: skip
 
 
 # Which index each statement must walk on the live jobs; None where it may not look at them at all.
@@ -142,6 +157,8 @@ WALKS: dict[str, str | None] = {
     "jobs_by_id": "job_pkey",
     "ended_among": "job_pkey",
     "find_duplicates": "job_pkey",
+    "due_schedules": None,
+    "take_slots": "job_pkey",
     "record_verdicts": "job_pkey",
     "set_aside": "job_ready",
     "release_gated": "job_gated",

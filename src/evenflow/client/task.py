@@ -20,6 +20,7 @@ from evenflow.context import Context
 from evenflow.durations import duration_us
 from evenflow.errors import ConfigError, PayloadError
 from evenflow.job import NewJob
+from evenflow.module_names import module_of_file
 from evenflow.rules.keys import Key, scope_key
 from evenflow.settings import Settings
 from evenflow.store.retention import kept_us
@@ -241,7 +242,7 @@ def task_name(function: Callable[..., Any]) -> str:
         )
     if module == "__main__":
         path = getattr(sys.modules["__main__"], "__file__", None)
-        module = Path(path).stem if path else module
+        module = module_of_file(Path(path))[1] if path else module
     return f"{module}.{name}".replace(".<locals>", "")
 
 
