@@ -32,6 +32,7 @@ LAYERS: dict[int, set[str]] = {
         "limits",
         "module_names",
         "queues",
+        "schedule",
         "settings",
         "signing",
         "signals",

@@ -2,6 +2,7 @@
 
 from evenflow.app import Evenflow
 from evenflow.client.handle import Job
+from evenflow.client.schedules import Schedule
 from evenflow.client.task import Task
 from evenflow.context import Context
 from evenflow.errors import (
@@ -16,6 +17,7 @@ from evenflow.errors import (
     PayloadError,
     QueueFull,
     ResultTimeout,
+    ScheduleNotFound,
     StoreError,
     UnknownQueue,
 )
@@ -56,6 +58,8 @@ __all__ = [
     "ResultTimeout",
     "Retention",
     "Retry",
+    "Schedule",
+    "ScheduleNotFound",
     "Snooze",
     "State",
     "StoreError",

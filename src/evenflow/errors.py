@@ -10,6 +10,8 @@ One tree; messages say what was expected, what came and what to do. Imports noth
     │   ├── DuplicateJob                a live job holds the unique key (.job_id)
     │   └── UnknownQueue                the queue is not declared
     ├── JobNotFound (LookupError)       no live or kept job has this id
+    ├── UnknownBreaker (LookupError)    no breaker of this name was declared
+    ├── ScheduleNotFound (LookupError)  no schedule has this key
     ├── JobEnded                        a job ended without a result (.job, .error)
     │   ├── JobFailed
     │   ├── JobExpired
@@ -122,6 +124,10 @@ class UnknownBreaker(EvenflowError, LookupError):
 
 class JobNotFound(EvenflowError, LookupError):
     """No job has this id: it was never committed, kept no result, or its retention has passed."""
+
+
+class ScheduleNotFound(EvenflowError, LookupError):
+    """No schedule has this key: it was never declared or added, or it was removed."""
 
 
 class JobEnded(EvenflowError):

@@ -8,6 +8,8 @@ import pytest
 from evenflow import Breaker, ConfigError, Evenflow, Queue, Rate
 from evenflow.errors import UnknownBreaker
 from tests.client.conftest import MakeApp
+from tests.client.serving import serving
+from tests.processes import wait_until
 
 
 def guarded(app: Evenflow, **options: Any) -> Any:
@@ -162,8 +164,8 @@ def test_a_task_that_drops_its_breaker_is_not_kept_shut(engine_url: str, make_ap
     @later.task(name="charge")
     def charge() -> None: ...
 
-    run(later)
-    later.run_worker(until_empty=True)
+    with serving(later):
+        wait_until(lambda: later.job(jobs[2].id).state.is_end, "the job behind the breaker to run")
     assert [later.job(job.id).state for job in jobs] == ["failed", "failed", "succeeded"]
 
 

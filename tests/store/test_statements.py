@@ -34,6 +34,10 @@ LISTS = {
     "guards",
     "free",
     "verdicts",
+    "schedules",
+    "fires",
+    "fingerprints",
+    "tasks",
 }
 VALUES = {
     "claim_state": "running",

@@ -27,6 +27,7 @@ COMMANDS = {
         "limits": "limits",
         "workers": "workers",
         "breakers": "breakers",
+        "schedules": "schedules",
     },
     "Operate": {
         "pause": "pausing",

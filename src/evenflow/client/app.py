@@ -11,10 +11,13 @@ from evenflow.client.keyed import rate_limits
 from evenflow.client.limit_rows import LimitRow, limit_rows
 from evenflow.client.options import TaskOptions, declared_policy
 from evenflow.client.producer import Producer
+from evenflow.client.schedule_options import ScheduleOptions
+from evenflow.client.schedules import Schedules
 from evenflow.client.task import LONGEST_NAME, AnyTask, Call, Task, task_name
 from evenflow.client.why import Reason, reasons
 from evenflow.codec import check_text
 from evenflow.context import Context
+from evenflow.durations import Duration
 from evenflow.errors import ConfigError, JobNotFound, PayloadError, RateLimited
 from evenflow.hooks import Hooks
 from evenflow.ids import id_number
@@ -28,6 +31,7 @@ from evenflow.store.limits import Limiter
 from evenflow.store.open import prepare
 
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 _BATCH = 500
 
@@ -58,6 +62,8 @@ class Client:
         self._producer = Producer(self.settings)
         self.hooks = Hooks()
         """What runs when workers start and stop, and around each run: `@app.hooks.on_worker_start` and others."""
+        self.schedules = Schedules(self._producer)
+        """What recurs: `app.schedules.list()`, and `add`, `update`, `pause`, `resume`, `run_now`, `remove` at run time."""
 
     @property
     def tasks(self) -> dict[str, AnyTask]:
@@ -94,6 +100,26 @@ class Client:
         if function is None:
             return lambda real: self._declare(real, options)
         return self._declare(function, options)
+
+    def recurring(
+        self, cron: str | None = None, *, every: Duration | None = None, key: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> "DeclareRecurring":  # fmt: skip
+        """Let a task recur: `@app.recurring("30 2 * * *", timezone="Europe/Berlin")` above `@app.task`, or above a
+        function, which becomes a task. `every=timedelta(minutes=5)` is elapsed time instead of a clock's.
+
+        Options: key (default: the task's name), timezone, args, kwargs, queue, priority, catch_up ("skip", "one",
+        "all"), overlap ("allow", "skip"), jitter, description. Mistakes are reported at once, as ConfigError.
+        """
+
+        def declare(given: Any) -> AnyTask:
+            task = given if isinstance(given, Task) else self._declare(given, {})
+            if not task.belongs_to(self._producer):
+                raise ConfigError(f"schedule {key or task.name!r}: task {task.name!r} belongs to another app")
+            self.schedules.declare(task, key, cron, every, options)
+            return task
+
+        return declare  # type: ignore[return-value]
 
     def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: Any = None) -> list[Job[Any]]:
         """Store calls of any tasks in one transaction: `app.enqueue_many([add.job(1, 2), parse.job("bob", "x")])`."""
@@ -359,6 +385,33 @@ class Client:
 class Declare:
     """What `@app.task(...)` with options is to a type checker; never instantiated."""
 
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[_Unasked, P], Coroutine[Any, Any, T]], /
+    ) -> Task[..., Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[_Unasked, P], T], /) -> Task[..., T, T]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], T], /) -> Task[P, T, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
+    def __call__(self, function: Any, /) -> Any:
+        return function
+
+
+class DeclareRecurring:
+    """What `@app.recurring(...)` is to a type checker; never instantiated."""
+
+    @overload
+    def __call__(self, function: Task[P, R, T], /) -> Task[P, R, T]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(
         self, function: Callable[Concatenate[_Unasked, P], Coroutine[Any, Any, T]], /

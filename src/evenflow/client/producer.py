@@ -17,7 +17,7 @@ from evenflow.signing import KeyRing
 from evenflow.store import control, reads
 from evenflow.store.callers import adrive_on, drive_on, drive_together, kind_of
 from evenflow.store.engine import Steps, drive
-from evenflow.store.enqueue import Enqueued, enqueue_steps
+from evenflow.store.enqueue import Enqueued, Sign, enqueue_steps
 from evenflow.store.open import AnyEngine, open_engine, prepare
 from evenflow.store.signals import ARRIVAL, Waker, channel, queue_mark, settle_wakers
 
@@ -71,7 +71,7 @@ class Producer:
         if self._can_make_ready_beside():
             self.make_ready()
         placed = drive_on(connection, self._arriving(calls), self.settings.schema)
-        return self._handles(calls, placed, is_arriving=True)
+        return self.handles(calls, placed, is_arriving=True)
 
     async def aenqueue(self, calls: Sequence[Call[Any]], connection: Any = None) -> list[Job[Any]]:
         """`enqueue`, awaited."""
@@ -85,8 +85,8 @@ class Producer:
             await asyncio.to_thread(self.make_ready)
         placed = await adrive_on(connection, self._arriving(calls), self.settings.schema)
         if all(place.is_new for place in placed):
-            return self._handles(calls, placed, is_arriving=True)
-        return await asyncio.to_thread(self._handles, calls, placed, is_arriving=True)
+            return self.handles(calls, placed, is_arriving=True)
+        return await asyncio.to_thread(self.handles, calls, placed, is_arriving=True)
 
     def close(self) -> None:
         """Give connections back. What is used again opens them again, and finds its tables again."""
@@ -131,7 +131,7 @@ class Producer:
                 jobs,
                 self.ids,
                 arriving=is_limited,
-                sign=self._signer(),
+                sign=self.signer(),
                 must_be_new=must_be_new,
                 bounded=bounded,
                 wakes=wakes,
@@ -153,7 +153,7 @@ class Producer:
         self.waker.wake(*(queue for queue in queues if queue_mark(queue) not in woken))
         if any(job.run_at is not None for job in jobs):
             self.waker.wake_dispatchers()
-        return self._handles(calls, placed)
+        return self.handles(calls, placed)
 
     def _admitted(self, calls: Sequence[Call[Any]], placed: list[Enqueued]) -> list[Job[Any]]:
         """Let jobs with keys line up now; those that must not wait are discarded where their key is full. Where jobs may
@@ -206,14 +206,15 @@ class Producer:
             [call.new for call in calls],
             self.ids,
             arriving=True,
-            sign=self._signer(),
+            sign=self.signer(),
             must_be_new=_must_be_new(calls),
         )
         if self.engine.kind == "postgres" and self.settings.wake_in_transaction:
             yield "wake_with_commit", {"channel": channel(self.settings.schema, "wake"), "payload": ARRIVAL}
         return placed
 
-    def _signer(self) -> Any:
+    def signer(self) -> Sign | None:
+        """How the jobs of this app are signed; None where they are not."""
         keys = self.keys
         if keys is None:
             return None
@@ -226,9 +227,10 @@ class Producer:
 
         return sign
 
-    def _handles(
+    def handles(
         self, calls: Sequence[Call[Any]], placed: list[Enqueued], *, is_arriving: bool = False
     ) -> list[Job[Any]]:
+        """The jobs of calls that were placed."""
         now = wall_us()
         holders = [place.id for place in placed if not place.is_new]
         # What cannot be seen from here (another job of the caller's open transaction) is shown as it was asked for.

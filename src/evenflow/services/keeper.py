@@ -18,6 +18,7 @@ log = logging.getLogger("evenflow.services")
 
 LONGEST_END_S = 5.0
 _SHORTEST_S = 0.02  # arrivals come in crowds: look at most this often
+_PUNCTUAL_S = 0.002  # what is due at a known time is not made to wait for a crowd
 
 
 class Service(Protocol):
@@ -122,7 +123,7 @@ class Keeper:
         left = min(self._due.values()) - time.monotonic()
         if left <= 0:
             return
-        heard = signals.wait(max(_SHORTEST_S, left))
+        heard = signals.wait(max(_PUNCTUAL_S, left))
         if ARRIVAL in heard and "dispatcher" in self._due:
             self._due["dispatcher"] = 0.0
             self._stopped.wait(_SHORTEST_S)

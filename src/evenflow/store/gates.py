@@ -88,6 +88,8 @@ def declare(engine: Engine, said: Declared) -> None:
     free = [target for target in said.free if target in known]
     if said.guards or free:
         engine.run("declare_guards", _declaration(said, free))
+    if free:
+        release(engine)
 
 
 def guards(engine: Engine) -> dict[Target, str]:

@@ -18,7 +18,19 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _HEADER = re.compile(r"^-- (mode|returns): (.+)$", re.MULTILINE)
 _TOKEN = re.compile(r"'(?:[^']|'')*'|(?<![:\w]):(\w+)")
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
-_FILES = ("enqueue", "advance", "leases", "control", "reads", "upkeep", "limits", "logs", "gates", "bounds")
+_FILES = (
+    "enqueue",
+    "advance",
+    "leases",
+    "control",
+    "reads",
+    "upkeep",
+    "limits",
+    "logs",
+    "gates",
+    "bounds",
+    "schedules",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from evenflow.services.dispatcher import Dispatcher
 from evenflow.services.keeper import Keeper, Service
 from evenflow.services.pruner import Pruner
 from evenflow.services.rescuer import Rescuer
+from evenflow.services.scheduler import Plan, Scheduler
 from evenflow.services.undertaker import Death, Undertaker
 from evenflow.settings import Settings
 from evenflow.store import leases
@@ -109,12 +110,12 @@ class Supervisor:
 
     def __init__(
         self, settings: Settings, orders: list[Orders], *, prepare: Callable[[], None] = lambda: None, services: bool = True,
-        shutdown_timeout_s: float = 30.0,
+        plan: Plan | None = None, shutdown_timeout_s: float = 30.0,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._prepare = prepare
-        self._runs_services = services
         self._engine = open_engine(settings.database, settings.schema, pool_size=2)
+        self._services = self._made_services(plan) if services else []
         self.id = new_worker_id()
         self._places = [Place(msgspec.structs.replace(each, parent=self.id)) for each in orders]
         self._shutdown_timeout_s = shutdown_timeout_s
@@ -124,6 +125,15 @@ class Supervisor:
         self._is_quitting = False
         self._code = EXIT_OK
         self._write_lock = WriteLockWatch(settings.database)
+
+    def _made_services(self, plan: Plan | None) -> list[Service]:
+        engine, settings = self._engine, self._settings
+        return [
+            Dispatcher(engine, settings.retention, settings.concurrency_maintenance_interval_s),
+            *([Scheduler(engine, plan)] if plan is not None else []),
+            Rescuer(engine, settings),
+            Pruner(engine),
+        ]
 
     def run(self) -> int:
         """Serve until stopped; the exit code of the command."""
@@ -156,12 +166,13 @@ class Supervisor:
 
     def _enter_books(self) -> None:
         resilience = self._settings.resilience
+        about = {"services": [service.name for service in self._services]}
         when_available(self._prepare, resilience, self._wait_for_database)
 
         def enter() -> None:
             enter_books(
                 self._engine, self.id, kind="supervisor", host=socket.gethostname(), pid=os.getpid(),
-                lease_us=self._settings.lease_ms * 1000,
+                lease_us=self._settings.lease_ms * 1000, about=msgspec.json.encode(about).decode(),
             )  # fmt: skip
 
         when_available(enter, resilience, self._wait_for_database)
@@ -184,13 +195,8 @@ class Supervisor:
             longest_delay_s=settings.heartbeat_ms / 1000,
         )  # fmt: skip
         keepers = [self._pulse]
-        if self._runs_services:
-            services: list[Service] = [
-                Dispatcher(engine, settings.retention, settings.concurrency_maintenance_interval_s),
-                Rescuer(engine, settings),
-                Pruner(engine),
-            ]
-            keepers.append(Keeper(services, engine, settings, self._on_service_death))
+        if self._services:
+            keepers.append(Keeper(self._services, engine, settings, self._on_service_death))
         for keeper in keepers:
             keeper.start()
         try:

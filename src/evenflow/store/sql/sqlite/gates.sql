@@ -11,6 +11,7 @@ delete from evenflow_gate where kind = 'task' and name = :name and cause = 'paus
 
 -- name: set_aside
 -- returns: kind, name
+-- `gated > 0` stands beside every `gated = …`: SQLite takes a partial index only where its condition is said in so many words.
 -- gated = 2 marks what this unit sets aside, for the statements that follow.
 update evenflow_job set state = 'blocked', gated = 2
 where id in (
@@ -26,7 +27,7 @@ where id in (
 returning 'job' as kind, cast(id as text) as name;
 
 update evenflow_hold set phase = 0, held_at = null where job_id in (
-  select id from evenflow_job where gated = 2 and limits is not null)
+  select id from evenflow_job where gated > 0 and gated = 2 and limits is not null)
 returning 'limiter' as kind, limiter as name;
 
 update evenflow_group_tail set tail = tail - a.span from (
@@ -36,17 +37,17 @@ update evenflow_group_tail set tail = tail - a.span from (
   left join evenflow_queue q on q.name = j.queue
   left join evenflow_group_weight w on w.queue = j.queue and w.group_key = j.group_key
   left join evenflow_group_cost c on c.queue = j.queue and c.group_key = j.group_key
-  where j.gated = 2 and j.group_key is not null and j.epoch = 0 group by j.queue, j.priority, j.group_key) a
+  where j.gated > 0 and j.gated = 2 and j.group_key is not null and j.epoch = 0 group by j.queue, j.priority, j.group_key) a
 where evenflow_group_tail.queue = a.queue and evenflow_group_tail.priority = a.priority and evenflow_group_tail.group_key = a.group_key;
 
-update evenflow_job set gated = 1 where gated = 2;
+update evenflow_job set gated = 1 where gated > 0 and gated = 2;
 
 -- name: release_gated
 -- returns: id
 with recursive tasks (task) as (
-  select * from (select task from evenflow_job where gated = 1 order by task limit 1)
+  select * from (select task from evenflow_job where gated > 0 and gated = 1 order by task limit 1)
   union all
-  select (select j.task from evenflow_job j where j.gated = 1 and j.task > t.task order by j.task limit 1)
+  select (select j.task from evenflow_job j where j.gated > 0 and j.gated = 1 and j.task > t.task order by j.task limit 1)
   from tasks t where t.task is not null
 )
 update evenflow_job set state = 'scheduled', gated = 0
@@ -54,7 +55,7 @@ where id in (
   select l.value from tasks t
   cross join json_each((
     select json_group_array(id) from (
-      select id from evenflow_job where gated = 1 and task = t.task order by queue, priority, turn, id limit :top))) l
+      select id from evenflow_job where gated > 0 and gated = 1 and task = t.task order by queue, priority, turn, id limit :top))) l
   where t.task is not null and not exists (select 1 from evenflow_gate g where g.kind = 'task' and g.name = t.task)
   limit :top)
 returning id;
@@ -105,8 +106,8 @@ heard as materialized (
   where b.name in (select breaker from live)
 ),
 runs as materialized (
-  select h.name, h.failures_before, l.outcome, count(*) filter (where l.outcome = 'success') over (partition by h.name order by l.place) as run
-  from heard h join live l on l.breaker = h.name and l.place > h.counts_after and l.outcome <> 'none'
+  select k.name, k.failures_before, l.outcome, count(*) filter (where l.outcome = 'success') over (partition by k.name order by l.place) as run
+  from heard k join live l on l.breaker = k.name and l.place > k.counts_after and l.outcome <> 'none'
 ),
 counted as materialized (
   select name, run, sum(outcome = 'failure') + case run when 0 then min(failures_before) else 0 end as failures,
@@ -117,12 +118,12 @@ totals as materialized (
   select name, max(failures) as longest, max(case when run = last_run then failures end) as last from counted group by name
 ),
 next as materialized (
-  select h.name,
-    case when h.probe_outcome = 'failure' then 'open' when h.probe_outcome = 'none' then 'release'
-         when h.counts_after is null then 'keep' when t.longest >= h.failure_threshold then 'open' else 'close' end as act,
-    case when h.probe_outcome = 'failure' then h.failures + 1 when t.longest >= h.failure_threshold then h.failure_threshold
-         else coalesce(t.last, h.failures_before) end as failures
-  from heard h left join totals t on t.name = h.name
+  select k.name,
+    case when k.probe_outcome = 'failure' then 'open' when k.probe_outcome = 'none' then 'release'
+         when k.counts_after is null then 'keep' when t.longest >= k.failure_threshold then 'open' else 'close' end as act,
+    case when k.probe_outcome = 'failure' then k.failures + 1 when t.longest >= k.failure_threshold then k.failure_threshold
+         else coalesce(t.last, k.failures_before) end as failures
+  from heard k left join totals t on t.name = k.name
 )
 update evenflow_breaker set probe_job = null, probe_epoch = null, probe_until = null,
   failures = case n.act when 'release' then evenflow_breaker.failures else n.failures end,
@@ -167,7 +168,7 @@ update evenflow_breaker set probe_until = -1, (probe_job, probe_epoch) = (
     cross join evenflow_guard g on g.breaker = evenflow_breaker.name and g.kind = 'task'
     cross join evenflow_job j on j.id = (
       select w.id from evenflow_job w
-      where w.gated = 1 and w.task = g.name and w.queue = s.value and (w.good_until is null or w.good_until > :now)
+      where w.gated > 0 and w.gated = 1 and w.task = g.name and w.queue = s.value and (w.good_until is null or w.good_until > :now)
       order by w.priority, w.turn, w.id limit 1)
     left join evenflow_queue q on q.name = s.value
     where q.paused_at is null
@@ -196,7 +197,7 @@ where name = :breaker and opened_at is not null and opens_at <= :now
 update evenflow_job set gated = 0, state = case when limits is null then 'ready' else 'scheduled' end,
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
-where gated = 1 and id = (select probe_job from evenflow_breaker where name = :breaker and probe_until = -1);
+where gated > 0 and gated = 1 and id = (select probe_job from evenflow_breaker where name = :breaker and probe_until = -1);
 
 update evenflow_gate set (probe_job, probe_epoch) = (select probe_job, probe_epoch from evenflow_breaker where name = :breaker)
 where cause = 'breaker' and (kind, name) in (select kind, name from evenflow_guard where breaker = :breaker)
@@ -240,7 +241,7 @@ select name, on_open, opens_at, probe_job, probe_until, :now as now from evenflo
 -- mode: read
 -- returns: id
 select id from (
-  select j.id from evenflow_guard g cross join evenflow_job j on j.gated = 1 and j.task = g.name
+  select j.id from evenflow_guard g cross join evenflow_job j on j.gated > 0 and j.gated = 1 and j.task = g.name
   where g.breaker = :breaker and g.kind = 'task'
   union all
   select j.id from evenflow_guard g cross join evenflow_job j on j.state = 'ready' and j.queue = g.name
@@ -254,7 +255,7 @@ limit :top;
 select b.name, b.failure_threshold, b.failures, b.cooldown_us, b.on_open, b.opened_at, b.opens_at, b.opened_by, b.opened_why,
   b.probe_job, b.probe_until,
   case when b.opened_at is null then 0 else
-    (select count(*) from evenflow_guard g cross join evenflow_job j on j.gated = 1 and j.task = g.name where g.breaker = b.name and g.kind = 'task')
+    (select count(*) from evenflow_guard g cross join evenflow_job j on j.gated > 0 and j.gated = 1 and j.task = g.name where g.breaker = b.name and g.kind = 'task')
     + (select count(*) from evenflow_guard g cross join evenflow_job j on j.state = 'ready' and j.queue = g.name where g.breaker = b.name and g.kind = 'queue')
   end as waiting,
   (select json_group_array(target) from (
