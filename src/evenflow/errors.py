@@ -10,6 +10,7 @@ One tree; messages say what was expected, what came and what to do. Imports noth
     │   ├── DuplicateJob                a live job holds the unique key (.job_id)
     │   └── UnknownQueue                the queue is not declared
     ├── JobNotFound (LookupError)       no live or kept job has this id
+    ├── UnknownBreaker (LookupError)    no breaker of this name was declared
     ├── ScheduleNotFound (LookupError)  no schedule has this key
     ├── JobEnded                        a job ended without a result (.job, .error)
     │   ├── JobFailed

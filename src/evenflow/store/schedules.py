@@ -226,7 +226,7 @@ def _fire_steps(
 
 def _enqueued(jobs: Sequence[NewJob], ids: IdSource, sign: Sign | None, now: int) -> Steps[list[Enqueued]]:
     # Jobs with keys arrive and are admitted by the next dispatcher: admission is one road.
-    is_limited = any(job.limits for job in jobs)
+    is_limited = any(job.limits or job.unique_for_us is not None for job in jobs)
     return (yield from enqueue_steps(jobs, ids, arriving=is_limited, sign=sign, now=now))
 
 

@@ -28,6 +28,7 @@ _FILES = (
     "limits",
     "logs",
     "gates",
+    "bounds",
     "schedules",
     "bounds",
 )
