@@ -28,7 +28,6 @@ _FILES = (
     "limits",
     "logs",
     "gates",
-    "bounds",
     "schedules",
     "bounds",
 )
