@@ -12,6 +12,7 @@ from evenflow.services.keeper import Keeper, Service
 from evenflow.services.pruner import Pruner
 from evenflow.services.rescuer import Rescuer
 from evenflow.services.scheduler import Scheduler
+from evenflow.services.spacer import Spacer
 from evenflow.store.open import AnyEngine, open_engine
 from evenflow.store.signals import settle_wakers
 from evenflow.worker.local import LocalWorker
@@ -148,6 +149,7 @@ class Evenflow(Client):
             Dispatcher(engine, self.settings.retention, self.settings.concurrency_maintenance_interval_s),
             Scheduler(engine, self.schedules),
             Rescuer(engine, self.settings),
+            Spacer(engine),
             Pruner(engine),
         ]
         return Keeper(services, engine, self.settings, on_death)

@@ -30,6 +30,7 @@ _FILES = (
     "gates",
     "schedules",
     "bounds",
+    "spacing",
 )
 
 
