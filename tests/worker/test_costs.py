@@ -9,7 +9,7 @@ from evenflow import Context, Evenflow, Queue
 from tests.ledger import BodyLedger, Interval, intervals
 
 # What a body takes in milliseconds, and how many there are: each group has work for longer than the others need.
-BODIES = {"quick": (2, 3000), "middling": (6, 1050), "slow": (20, 330)}
+BODIES = {"quick": (2, 2400), "middling": (6, 840), "slow": (20, 264)}
 
 
 def test_a_group_with_longer_jobs_gets_fewer_turns_once_its_cost_is_known(engine_url: str) -> None:

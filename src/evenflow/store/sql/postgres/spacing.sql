@@ -4,9 +4,9 @@
 select queue from evenflow.respacing limit 1;
 
 -- name: take_respacing
--- returns: queue, priority, group_key, step, ratio, anchor, turn, id
+-- returns: queue, priority, group_key, step, ratio, anchor, turn, job_id
 -- One group whose waiting jobs have to move, and how far that has come. Those that others move are skipped.
-select queue, priority, group_key, step, ratio, anchor, turn, id from evenflow.respacing
+select queue, priority, group_key, step, ratio, anchor, turn, job_id from evenflow.respacing
 order by queue, priority, group_key limit 1 for no key update skip locked;
 
 -- name: lock_spacing
@@ -72,7 +72,7 @@ returning group_key;
 -- name: note_respacing
 -- returns: group_key
 update evenflow.respacing set step = cast(:step as double precision), ratio = cast(:ratio as double precision),
-  anchor = cast(:anchor as double precision), turn = cast(:turn as double precision), id = cast(:id as bigint)
+  anchor = cast(:anchor as double precision), turn = cast(:turn as double precision), job_id = cast(:id as bigint)
 where queue = cast(:queue as text) and priority = cast(:priority as smallint) and group_key = cast(:group_key as text)
 returning group_key;
 

@@ -4,8 +4,8 @@
 select queue from evenflow_respacing limit 1;
 
 -- name: take_respacing
--- returns: queue, priority, group_key, step, ratio, anchor, turn, id
-select queue, priority, group_key, step, ratio, anchor, turn, id from evenflow_respacing
+-- returns: queue, priority, group_key, step, ratio, anchor, turn, job_id
+select queue, priority, group_key, step, ratio, anchor, turn, job_id from evenflow_respacing
 order by queue, priority, group_key limit 1;
 
 -- name: lock_spacing
@@ -67,7 +67,7 @@ returning group_key;
 
 -- name: note_respacing
 -- returns: group_key
-update evenflow_respacing set step = :step, ratio = :ratio, anchor = :anchor, turn = :turn, id = :id
+update evenflow_respacing set step = :step, ratio = :ratio, anchor = :anchor, turn = :turn, job_id = :id
 where queue = :queue and priority = :priority and group_key = :group_key
 returning group_key;
 

@@ -24,6 +24,6 @@ create table evenflow.respacing (
   ratio       double precision,
   anchor      double precision,
   turn        double precision,
-  id          bigint,
+  job_id      bigint,
   primary key (queue, priority, group_key)
 ) with (autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);

@@ -18,6 +18,6 @@ create table evenflow_respacing (
   ratio       real,
   anchor      real,
   turn        real,
-  id          integer,
+  job_id      integer,
   primary key (queue, priority, group_key)
 ) strict, without rowid;
