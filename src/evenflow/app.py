@@ -149,7 +149,7 @@ class Evenflow(Client):
             Dispatcher(engine, self.settings.retention, self.settings.concurrency_maintenance_interval_s),
             Scheduler(engine, self.schedules),
             Rescuer(engine, self.settings),
-            Spacer(engine),
             Pruner(engine),
+            Spacer(engine),
         ]
         return Keeper(services, engine, self.settings, on_death)

@@ -8,7 +8,7 @@ from evenflow.store.open import AnyEngine
 
 log = logging.getLogger("evenflow.services")
 
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 0.25
 
 
 class Spacer:

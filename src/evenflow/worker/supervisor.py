@@ -133,8 +133,8 @@ class Supervisor:
             Dispatcher(engine, settings.retention, settings.concurrency_maintenance_interval_s),
             *([Scheduler(engine, plan)] if plan is not None else []),
             Rescuer(engine, settings),
-            Spacer(engine),
             Pruner(engine),
+            Spacer(engine),
         ]
 
     def run(self) -> int:
