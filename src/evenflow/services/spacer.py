@@ -28,4 +28,4 @@ class Spacer:
         if moved is None:  # somebody else is at it
             return LOOK_EVERY_S
         log.debug("%d waiting jobs moved to where their group's costs put them", moved)
-        return time.monotonic() - began
+        return min(time.monotonic() - began, LOOK_EVERY_S)
