@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -18,7 +18,7 @@ from evenflow.store.control import admit
 from evenflow.store.engine import Row, drive
 from evenflow.store.enqueue import Enqueued, enqueue_steps
 from evenflow.store.open import open_engine
-from evenflow.store.postgres import PostgresEngine
+from evenflow.store.postgres import POOL_SIZE, PostgresEngine
 from evenflow.store.reads import counts, now_us
 from evenflow.store.statements import load_units
 from tests.store.crowd import in_fork, in_threads
@@ -96,15 +96,30 @@ class TestALostConnection:
         self.end_all_sessions(postgres_store)
         assert counts(postgres_store) == {}
 
-    def test_that_died_while_idle_is_reported_for_a_write_and_then_replaced(
-        self, postgres_store: PostgresEngine
-    ) -> None:
+    def test_that_died_while_idle_is_replaced_for_a_write(self, postgres_store: PostgresEngine) -> None:
         scene = Scene(postgres_store)
         job = scene.running()
         self.end_all_sessions(postgres_store)
-        with pytest.raises(StoreUnavailable):
-            scene.finish(job)
         assert scene.finish(job).lost == []
+        assert scene.states() == {job.id: "succeeded"}
+
+    def test_does_not_leave_its_idle_siblings_to_the_next_calls(self, postgres_store: PostgresEngine) -> None:
+        with ExitStack() as sessions:
+            for _ in range(POOL_SIZE):
+                sessions.enter_context(postgres_store.session())
+        self.end_all_sessions(postgres_store)
+        for number in range(POOL_SIZE):
+            postgres_store.run_all([("count_live", {}), ("reserve_ids", {"blocks": number + 1})])
+
+    def test_is_not_seen_in_a_notice(self, postgres_store: PostgresEngine) -> None:
+        """What the server says unasked, such as a changed setting, makes an idle connection no worse."""
+        with postgres_store.session() as session:
+            session.execute("listen said")
+            pid = session.info.backend_pid
+        with postgres_store.connect() as other:
+            other.execute("notify said")
+        with postgres_store.session() as session:
+            assert session.info.backend_pid == pid
 
     def end_all_sessions(self, engine: PostgresEngine) -> None:
         with engine.connect() as other:
