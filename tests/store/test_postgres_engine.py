@@ -1,5 +1,6 @@
 """The PostgreSQL engine: connections that break, servers that keep silent, locks of others, and many at once."""
 
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -116,8 +117,10 @@ class TestALostConnection:
         with postgres_store.session() as session:
             session.execute("listen said")
             pid = session.info.backend_pid
+            socket = session.fileno()
         with postgres_store.connect() as other:
             other.execute("notify said")
+        assert select.select([socket], [], [], 5) == ([socket], [], [])
         with postgres_store.session() as session:
             assert session.info.backend_pid == pid
 
@@ -495,3 +498,26 @@ def test_connections_tell_their_name_and_plan_as_told(postgres_store: PostgresEn
     with postgres_store.session() as session:
         assert session.execute("show application_name").fetchone() == ("evenflow",)
         assert session.execute("show enable_seqscan").fetchone() == ("off",)
+
+
+def test_what_an_address_says_about_sessions_is_kept(postgres_store: PostgresEngine) -> None:
+    address = f"{postgres_store._conninfo}&application_name=shop&options=-c%20statement_timeout%3D7s%20-c%20jit%3Don"
+    engine = PostgresEngine(address)
+    with engine.session() as session:
+        told = [
+            session.execute(f"show {name}".encode()).fetchone()
+            for name in ("application_name", "statement_timeout", "jit", "enable_seqscan")
+        ]
+    assert told == [("shop",), ("7s",), ("on",), ("off",)]
+    engine.close()
+
+
+def test_a_prepared_statement_that_somebody_took_away_is_done_without(postgres_store: PostgresEngine) -> None:
+    for _ in range(7):
+        counts(postgres_store)
+    with postgres_store.session() as session:  # hidden from the driver, which would notice a plain one
+        assert session.execute("select count(*) > 0 from pg_prepared_statements").fetchone() == (True,)
+        session.execute("do $$ begin execute 'deallocate all'; end $$")
+    assert counts(postgres_store) == {}
+    with postgres_store.session() as session:
+        assert session.prepare_threshold is None
