@@ -88,7 +88,7 @@ class Task(Generic[P, R, T]):
         if mistakes:
             raise ConfigError([f"task {name!r}: {mistake}" for mistake in mistakes])
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now; nothing is stored. Where it takes a Context and none is given, it gets one."""
         if self.signature.context is None or any(
             isinstance(each, Context) for each in (*args, *kwargs.values())
@@ -99,7 +99,7 @@ class Task(Generic[P, R, T]):
         call: Callable[..., R] = self.function
         return call(*placed, **named)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """Store a call to be run by a worker. When this returns, the job is durable.
 
         With `connection=` (or `using(connection=…)`) it lives and dies with the transaction of that connection.
@@ -107,7 +107,7 @@ class Task(Generic[P, R, T]):
         connection = self._given_connection(kwargs)
         return self._producer.enqueue([self.job(*args, **kwargs)], connection)[0]
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """`enqueue`, awaited."""
         connection = self._given_connection(kwargs)
         jobs = await self._producer.aenqueue([self.job(*args, **kwargs)], connection)
@@ -145,7 +145,7 @@ class Task(Generic[P, R, T]):
                 raise ConfigError([f"task {self.name!r}: {mistake}" for mistake in mistakes])
         return twin
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         """Bind and encode a call without storing it: for `app.enqueue_many`. Raises what `enqueue` would raise."""
         policy = self.policy
         payload = encode_call(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
