@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from evenflow.codec import LONGEST_MESSAGE
 from evenflow.errors import Code, DecodeError, ProcessExitError, ResultError, SignatureInvalid
 from evenflow.job import Claimed, End, JobError, JudgedEnd
 from evenflow.limits import Breaker
@@ -17,7 +18,6 @@ from evenflow.signals import Cancel, Fail, RetryLater, Snooze
 from evenflow.worker.outcome import (
     LONGEST_CODE,
     LONGEST_DATA,
-    LONGEST_MESSAGE,
     LONGEST_TRACEBACK,
     CancelledByWish,
     Expired,

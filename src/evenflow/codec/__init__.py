@@ -12,12 +12,13 @@ from evenflow.codec.calls import (
 )
 from evenflow.codec.registry import register_type
 from evenflow.codec.signature import CallSignature
-from evenflow.codec.text import check_text
+from evenflow.codec.text import LONGEST_MESSAGE, check_text, storable_text
 from evenflow.codec.walk import MAX_DEPTH
 from evenflow.codec.wire import TAG
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
+    "LONGEST_MESSAGE",
     "MAX_DEPTH",
     "TAG",
     "CallSignature",
@@ -27,4 +28,5 @@ __all__ = [
     "encode_call",
     "encode_result",
     "register_type",
+    "storable_text",
 ]

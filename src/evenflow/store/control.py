@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from evenflow.codec import storable_text
 from evenflow.errors import Code
 from evenflow.job import JobError
 from evenflow.settings import Queue, Retention
@@ -9,6 +10,8 @@ from evenflow.store import bounds
 from evenflow.store.engine import Engine, as_json
 from evenflow.store.limits import promote, release
 from evenflow.store.retention import kept_us
+
+TOO_LATE = JobError(Code.TASK_EXPIRED, "good_until passed before the start")
 
 
 def admit(engine: Engine, *, top: int = 1000, now: int | None = None) -> dict[str, int]:
@@ -40,7 +43,13 @@ def next_due(engine: Engine) -> int | None:
 
 def expire(engine: Engine, retention: Retention, *, top: int = 1000, now: int | None = None) -> list[int]:
     """End jobs as `expired` whose good_until passed before they started. A job in flight is the worker's to judge."""
-    rows = engine.run("expire", {"top": top, "keep_us": kept_us(retention, "expired"), "now": now})
+    parameters = {
+        "top": top,
+        "keep_us": kept_us(retention, "expired"),
+        "error": as_json(TOO_LATE),
+        "now": now,
+    }
+    rows = engine.run("expire", parameters)
     expired = [job for (job,) in rows]
     _make_room(engine, expired, now)
     return expired
@@ -69,8 +78,9 @@ def withdraw(
 
 def cancel(engine: Engine, ids: Sequence[int], retention: Retention, reason: str = "") -> dict[int, str]:
     """`withdraw` as cancelled; the reason is kept with jobs that end now, and told to the workers of the others."""
-    error = JobError(Code.TASK_CANCELLED, reason or "cancelled by request")
-    return withdraw(engine, ids, "cancelled", retention, error=error, why=reason)
+    why = storable_text(reason)
+    error = JobError(Code.TASK_CANCELLED, why or "cancelled by request")
+    return withdraw(engine, ids, "cancelled", retention, error=error, why=why)
 
 
 def retry(engine: Engine, ids: Sequence[int], *, now: int | None = None) -> list[int]:
@@ -137,7 +147,10 @@ def pause(
     engine: Engine, queue: str, *, who: str | None = None, why: str | None = None, now: int | None = None
 ) -> None:
     """No new claims from this queue until it is resumed; what runs goes on. Lasts over restarts."""
-    engine.run("pause_queue", {"name": queue, "who": who, "why": why, "now": now})
+    engine.run(
+        "pause_queue",
+        {"name": queue, "who": who and storable_text(who), "why": why and storable_text(why), "now": now},
+    )
 
 
 def resume(engine: Engine, queue: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from evenflow.codec import encode_result
+from evenflow.codec import encode_result, storable_text
 from evenflow.errors import Code, DecodeError, ProcessExitError, ResultError, SignatureInvalid
 from evenflow.job import MAX_CRASHES, Claimed, End, JobError, JudgedEnd, Verdict
 from evenflow.limits import Breaker
@@ -15,9 +15,9 @@ from evenflow.rules.breaker import counts
 from evenflow.rules.retry import Retry
 from evenflow.settings import Retention
 from evenflow.signals import Cancel, Fail, RetryLater, Signal, Snooze
+from evenflow.store.control import TOO_LATE
 from evenflow.store.retention import kept_us
 
-LONGEST_MESSAGE = 4_000
 LONGEST_TRACEBACK = 16_000
 LONGEST_CODE = 200
 LONGEST_DATA = 16_000
@@ -90,9 +90,7 @@ def _of_error(job: Claimed, error: BaseException, rules: Rules, now: int, random
         case CancelledByWish():
             return _final(job, "cancelled", JobError(Code.TASK_CANCELLED, _said(error)), rules, now)
         case Expired():
-            return _final(
-                job, "expired", JobError(Code.TASK_EXPIRED, "good_until passed before the start"), rules, now
-            )
+            return _final(job, "expired", TOO_LATE, rules, now)
         case LockContended(skips=True):
             return _final(job, "skipped", JobError(Code.LOCK_CONTENDED, _said(error)), rules, now)
         case SignatureInvalid():
@@ -225,12 +223,6 @@ def _said(error: BaseException) -> str:
         return storable_text(str(error))
     except Exception as second:
         return f"(the text of this error cannot be read: {type(second).__name__})"
-
-
-def storable_text(text: str, limit: int | None = LONGEST_MESSAGE) -> str:
-    """Text that every database stores: no NUL, no lone surrogates."""
-    clean = text.replace("\0", "\\0").encode("utf-8", "replace").decode()
-    return clean if limit is None or len(clean) <= limit else clean[:limit] + "…"
 
 
 def _plain(data: Any) -> Any:

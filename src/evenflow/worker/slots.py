@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from evenflow.clock import wall_us
+from evenflow.codec import storable_text
 from evenflow.errors import DecodeError, ProcessExitError
 from evenflow.hooks import Hooks
 from evenflow.ids import id_text
@@ -32,7 +33,6 @@ from evenflow.worker.outcome import (
     crashed,
     raised,
     released,
-    storable_text,
 )
 from evenflow.worker.processes import Processes
 from evenflow.worker.registry import Registry

@@ -15,7 +15,8 @@ archived as (
     options, errors, progress, payload, limits)
   select id, now + cast(:keep_us as bigint), created_at, run_at, started_at, now, good_until, worker, run_id, epoch,
     attempt, max_attempts, crashes, priority, fails_on_crash, 'expired', queue, task, group_key, unique_key, signature, headers, options,
-    errors, progress, payload, limits
+    case when errors is null then '[' || cast(:error as text) || ']' else left(errors, -1) || ',' || cast(:error as text) || ']' end,
+    progress, payload, limits
   from ended, clock where cast(:keep_us as bigint) > 0
 )
 select id from ended;

@@ -5,7 +5,8 @@ insert or replace into evenflow_history (id, expires_at, created_at, run_at, sta
   headers, options, errors, progress, payload, limits)
 select j.id, :now + :keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
   j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, 'expired', j.queue, j.task, j.group_key, j.unique_key, j.signature,
-  j.headers, j.options, j.errors, j.progress, j.payload, j.limits
+  j.headers, j.options, case when j.errors is null then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end,
+  j.progress, j.payload, j.limits
 from evenflow_job j where :keep_us > 0 and j.id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top);
 
 delete from evenflow_job where id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top)
