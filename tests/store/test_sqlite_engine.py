@@ -133,7 +133,9 @@ def test_a_caller_s_open_transaction_is_waited_for_and_then_reported(
     migrate(engine)
     caller = sqlite3.connect(folder / "evenflow.db", isolation_level=None)
     caller.execute("begin immediate")
-    with pytest.raises(StoreUnavailable, match=r"SQLite: database is locked \(SQLITE_BUSY\)"):
+    with pytest.raises(
+        StoreUnavailable, match=r"SQLite: database is locked \(SQLITE_BUSY\); another program keeps"
+    ):
         Scene(engine).enqueue(new_job())
     caller.execute("rollback")
     caller.close()

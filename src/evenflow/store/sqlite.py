@@ -41,6 +41,7 @@ _TRANSIENT = {
     "SQLITE_CANTOPEN",
     "SQLITE_PROTOCOL",
 }
+_OTHERS_WRITE = "; another program keeps a write transaction open: let it commit sooner, then try again"
 
 
 class SqliteEngine:
@@ -212,7 +213,8 @@ def translated() -> Iterator[None]:
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", None) or ""
         kind = StoreUnavailable if any(name.startswith(prefix) for prefix in _TRANSIENT) else StoreRefused
-        raise kind(f"SQLite: {error}{f' ({name})' if name else ''}") from error
+        advice = _OTHERS_WRITE if name == "SQLITE_BUSY" else ""
+        raise kind(f"SQLite: {error}{f' ({name})' if name else ''}{advice}") from error
 
 
 def _rows(connection: sqlite3.Connection, unit: Unit, parameters: Parameters) -> list[Row]:
