@@ -2,19 +2,26 @@
 
 from evenflow.app import Evenflow
 from evenflow.client.handle import Job
+from evenflow.client.run import Run
+from evenflow.client.step import Step
 from evenflow.client.task import Task
+from evenflow.client.workflow import Workflow
+from evenflow.conditions import Conditional
 from evenflow.context import Context
 from evenflow.errors import (
     ConfigError,
     DuplicateJob,
     EnqueueError,
     EvenflowError,
+    EventTimeout,
     JobCancelled,
     JobExpired,
     JobFailed,
     JobNotFound,
     PayloadError,
     ResultTimeout,
+    RunCancelled,
+    RunFailed,
     StoreError,
     UnknownQueue,
 )
@@ -32,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Cancel",
     "Concurrency",
+    "Conditional",
     "ConfigError",
     "Context",
     "DuplicateJob",
@@ -39,6 +47,7 @@ __all__ = [
     "Evenflow",
     "EvenflowError",
     "Event",
+    "EventTimeout",
     "Fail",
     "Job",
     "JobCancelled",
@@ -53,10 +62,15 @@ __all__ = [
     "ResultTimeout",
     "Retention",
     "Retry",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
     "Snooze",
     "State",
+    "Step",
     "StoreError",
     "Task",
     "Unique",
     "UnknownQueue",
+    "Workflow",
 ]

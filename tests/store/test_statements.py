@@ -26,6 +26,13 @@ LISTS = {
     "queues",
     "weights",
     "costs",
+    "steps",
+    "edges",
+    "runs",
+    "ended",
+    "skips",
+    "containers",
+    "names",
 }
 VALUES = {
     "claim_state": "running",
@@ -34,6 +41,9 @@ VALUES = {
     "name": "mail",
     "queue": "mail",
     "kind": "worker",
+    "on_error": "fail",
+    "value": "1",
+    "payload": "1",
 }
 
 

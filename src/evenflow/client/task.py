@@ -15,7 +15,7 @@ from evenflow.client.handle import Job
 from evenflow.client.keyed import KeyedLimits
 from evenflow.client.options import CallOptions, Policy, When, changed_policy
 from evenflow.clock import to_us, wall_us
-from evenflow.codec import TAG, CallSignature, check_text, encode_call
+from evenflow.codec import TAG, CallSignature, check_text, encode_call, encode_template
 from evenflow.context import Context
 from evenflow.durations import duration_us
 from evenflow.errors import ConfigError, PayloadError
@@ -145,8 +145,15 @@ class Task(Generic[P, R, T]):
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         """Bind and encode a call without storing it: for `app.enqueue_many`. Raises what `enqueue` would raise."""
+        return Call(self, self._new(args, kwargs, encode_call))
+
+    def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        """A call for a workflow: its arguments may be, or hold, references to results that are not there yet."""
+        return self._new(args, kwargs, encode_template)
+
+    def _new(self, args: Any, kwargs: Any, encode: Callable[..., str]) -> NewJob:
         policy = self.policy
-        payload = encode_call(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
+        payload = encode(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
         queue = self._producer.settings.queue(policy.queue)
         group = unique_key = None
         if policy.group_value is not None:
@@ -156,12 +163,20 @@ class Task(Generic[P, R, T]):
         if policy.unique is not None:
             unique_key = self._unique_text(args, kwargs, payload)
         now = wall_us() if policy.run_after is not None or policy.good_until is not None else 0
-        new = NewJob(
+        return NewJob(
             self.name, payload, policy.queue, policy.priority, group, policy.retry.max_attempts,
             _due(policy.run_after, now), _moment(policy.good_until, now), None, unique_key, policy.on_crash == "fail",
             None, self._options(), self.limits.of(args, kwargs, group, queue),
         )  # fmt: skip
-        return Call(self, new)
+
+    def call_options(self) -> dict[str, Any]:
+        """What `using(...)` said, as plain data: for calls that are made later, elsewhere."""
+        policy, now = self.policy, wall_us()
+        return {
+            "queue": policy.queue, "priority": policy.priority, "group": policy.group_value,
+            "max_attempts": policy.retry.max_attempts, "options": self._options(),
+            "fails_on_crash": policy.on_crash == "fail", "good_until": _moment(policy.good_until, now),
+        }  # fmt: skip
 
     def belongs_to(self, sender: object) -> bool:
         """Whether its calls are sent by this one."""

@@ -4,7 +4,7 @@ import logging
 import time
 
 from evenflow.settings import Retention
-from evenflow.store import control, leases, limits, reads
+from evenflow.store import control, durable, leases, limits, reads, runs, workflows
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Waker
 
@@ -37,13 +37,27 @@ class Dispatcher:
         if due_in_s <= 0:
             self._waker.wake(*control.admit(self._engine, top=BATCH), *limits.free_spent(self._engine))
             due_in_s = self._due_in_s()
+        self._settle_runs()
         now = time.monotonic()
         if now >= self._tidy_at:
             self._tidy_at = now if self._tidy() else now + TIDY_EVERY_S
         if now >= self._sweep_at:
             self._sweep_at = now + self._maintenance_s
             self._waker.wake(*limits.sweep(self._engine))
+            if durable.rouse(self._engine):
+                due_in_s = 0.0
         return max(0.0, min(due_in_s, min(self._tidy_at, self._sweep_at) - time.monotonic()))
+
+    def _settle_runs(self) -> None:
+        """Runs of workflows whose steps ended outside of a worker, or whose worker died before it told the others."""
+        found = runs.unsettled(self._engine)
+        if not found:
+            return
+        settled = workflows.settle(self._engine, found, self._retention)
+        if settled.released:
+            self._waker.wake(*control.admit(self._engine, top=BATCH))
+        if settled.ended:
+            self._waker.announce_ends()
 
     def _due_in_s(self) -> float:
         """Seconds until there is something to admit, or until it is time to look again."""

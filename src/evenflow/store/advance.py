@@ -42,13 +42,15 @@ class Claim(msgspec.Struct, frozen=True):
 
 class Advanced(msgspec.Struct, frozen=True):
     """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, V of the bands that
-    it claimed from if it moves V (whatever enters them from now on comes behind that turn), and keys that have room."""
+    it claimed from if it moves V (whatever enters them from now on comes behind that turn), keys that have room, and runs
+    of workflows whose steps have ended."""
 
     claimed: list[Claimed]
     lost: list[tuple[int, int]]
     awaited: list[int]
     rounds: dict[tuple[str, int], float]
     freed: set[str]
+    runs: set[int]
 
 
 NOTHING = Claim()
@@ -88,7 +90,7 @@ def advance(
         rows = engine.run_all([locks, ("advance", parameters)], deadline_s=deadline_s)[1]
     else:
         rows = engine.run("advance", parameters, deadline_s=deadline_s)
-    claimed, lost, awaited, rounds, freed = [], [], [], {}, set()
+    claimed, lost, awaited, rounds, freed, runs = [], [], [], {}, set(), set()
     for row in rows:
         if row[0] == "claimed":
             claimed.append(Claimed(*row[1:]))
@@ -98,11 +100,13 @@ def advance(
             awaited.append(row[1])
         elif row[0] == "freed":
             freed.add(row[3])
+        elif row[0] == "step":
+            runs.add(row[1])
         else:
             rounds[row[3], row[6]] = row[7]
     place = {want.queue: want.place for want in claim.wants}
     claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
-    return Advanced(claimed, lost, awaited, rounds, freed)
+    return Advanced(claimed, lost, awaited, rounds, freed, runs)
 
 
 def start(

@@ -37,6 +37,7 @@ class _Item(msgspec.Struct, omit_defaults=True, gc=False):
     headers: str | None = None
     options: str | None = None
     limits: str | None = None
+    state: str | None = None
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -63,7 +64,7 @@ def enqueue_steps(
     taken back here, other batches of several jobs have to be driven in one transaction, which the error undoes.
     If the connection is lost, the jobs that were committed after all are found by their ids and not inserted again.
     """
-    numbers = yield from _fresh_ids(ids, len(jobs))
+    numbers = yield from fresh_ids(ids, len(jobs))
     left = list(range(len(jobs)))  # places in `jobs`
     holders: dict[int, int] = {}
     losses = 0
@@ -88,7 +89,7 @@ def enqueue_steps(
         if added == 0 and not losses:
             # Nothing of ours is there yet, so whatever carries one of our ids is another job.
             taken = [place for place in left if present.get(numbers[place]) == numbers[place]]
-            for place, number in zip(taken, (yield from _fresh_ids(ids, len(taken))), strict=True):
+            for place, number in zip(taken, (yield from fresh_ids(ids, len(taken))), strict=True):
                 numbers[place] = number
         holders |= {
             place: present[numbers[place]]
@@ -111,7 +112,8 @@ def enqueue_steps(
     ]
 
 
-def _fresh_ids(ids: IdSource, count: int) -> Steps[list[int]]:
+def fresh_ids(ids: IdSource, count: int) -> Steps[list[int]]:
+    """`count` fresh ids, reserved where none are at hand."""
     numbers = ids.take_reserved(count)
     while numbers is None:
         blocks = yield "reserve_ids", {"blocks": ids.blocks_needed(count)}
@@ -164,6 +166,7 @@ def _parameters(batch: list[tuple[int, NewJob]], sign: Sign | None, now: int | N
                 number, line.line, line.jobs, job.task, job.max_attempts, job.payload, job.run_at, job.good_until,
                 job.run_id, job.unique_key, job.fails_on_crash, sign(job, number) if sign else None, job.headers,
                 job.options, as_json(limit_rows(job.limits)) if job.limits else None,
+                "waiting" if job.waits else None,
             )
         )  # fmt: skip
     return {"batch": as_json(items), "lines": as_json(list(lines.values())), "now": now}

@@ -18,7 +18,18 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _HEADER = re.compile(r"^-- (mode|returns): (.+)$", re.MULTILINE)
 _TOKEN = re.compile(r"'(?:[^']|'')*'|(?<![:\w]):(\w+)")
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
-_FILES = ("enqueue", "advance", "leases", "control", "reads", "upkeep", "limits", "logs")
+_FILES = (
+    "enqueue",
+    "advance",
+    "leases",
+    "control",
+    "reads",
+    "upkeep",
+    "limits",
+    "logs",
+    "workflows",
+    "durable",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from evenflow.errors import ProcessExitError
 from evenflow.job import Claimed, End
 from evenflow.signing import KeyRing
 from evenflow.worker.calling import Caller, Run
+from evenflow.worker.gate import Gate
 from evenflow.worker.loading import load_apps
 from evenflow.worker.logs import configure_logging
 from evenflow.worker.outcome import UnknownTask, raised
@@ -69,8 +70,9 @@ def _run(job: Claimed, apps: list[Client], channel: Channel) -> End:
 
     keys = KeyRing.build(app.settings.signing_keys) if app.settings.signing_keys else None
     caller = Caller(
-        keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report, say=say
-    )
+        keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report, say=say,
+        gate=Gate(app.conditions), journal=app.journal,
+    )  # fmt: skip
     channel.send(Message(has_begun=True))
     if entry.is_async:
         return asyncio.run(caller.run_coroutine(run, entry))

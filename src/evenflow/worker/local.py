@@ -19,6 +19,8 @@ from evenflow.settings import Settings
 from evenflow.store import leases
 from evenflow.store.engine import Engine
 from evenflow.store.open import AnyEngine
+from evenflow.worker.calling import MakeJournal
+from evenflow.worker.gate import Conditions, Gate
 from evenflow.worker.patience import when_available
 from evenflow.worker.pump import Pump, PumpOptions, Stop
 from evenflow.worker.registry import Registry, TaskLike
@@ -38,7 +40,8 @@ class LocalWorker:
     def __init__(
         self, tasks: Mapping[str, TaskLike], settings: Settings, engine: AnyEngine, queues: QueueList, options: PumpOptions, *,
         kind: str = "worker", parent: int | None = None, announce: Callable[[], None] = lambda: None,
-        hooks: Hooks | None = None, locator: str | None = None,
+        hooks: Hooks | None = None, locator: str | None = None, conditions: Conditions | None = None,
+        journal: MakeJournal | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._engine = engine
@@ -50,7 +53,7 @@ class LocalWorker:
         self._loop = new_event_loop()
         self._slots = Slots(
             Registry(tasks, settings), settings, loop=self._loop, threads=options.concurrency, wake=self._wake,
-            hooks=self._hooks, locator=locator,
+            hooks=self._hooks, locator=locator, gate=Gate(conditions or {}), journal=journal,
         )  # fmt: skip
         self.pump = Pump(engine, self._slots, settings, queues, options, worker=self.id, announce=announce)
         self._error: BaseException | None = None

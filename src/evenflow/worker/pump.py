@@ -20,7 +20,7 @@ from evenflow.errors import StoreUnavailable
 from evenflow.ids import id_text
 from evenflow.job import Claimed, End
 from evenflow.settings import Settings
-from evenflow.store import control, leases, limits, logs, reads
+from evenflow.store import control, durable, leases, limits, logs, reads, runs, workflows
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
@@ -185,6 +185,7 @@ class Pump:
             self._waker.wake_dispatchers()  # somebody else may run them, or has to make them ready in time
         if self._capped and len(self._unwritten) > len(answer.claimed):
             self._waker.wake(*self._capped)  # we leave room under a cap that others may be waiting for
+        rouses = any(end.waits_for_event for end in self._unwritten)  # their event may have come meanwhile
         self._unwritten = []
         if claim is not NOTHING:
             self._hungry = _may_leave_more(claim, answer.claimed) or bool(answer.freed)
@@ -197,6 +198,10 @@ class Pump:
         else:
             self._held.extend(answer.claimed)
         self._tell(answer)
+        if answer.runs:
+            self._settle(answer.runs)
+        if rouses:
+            durable.rouse(self._store)
         if answer.freed:
             # Last, since it may fail: what was claimed has started by now, and a sweep finds the keys.
             self._pass_on(answer.freed)
@@ -207,9 +212,27 @@ class Pump:
         self._hungry = self._hungry or bool(queues & set(self._serving.names))
         self._waker.wake(*queues)
 
+    def _settle(self, ended_in: set[int]) -> None:
+        """Steps of workflows have ended: what waits for them goes on, wherever it is served. A sweep finds what we miss."""
+        settled = workflows.settle(
+            self._engine, ended_in, self._settings.retention, deadline_s=self._store.longest_s
+        )
+        if settled.released:
+            queues = control.admit(self._store)
+            self._hungry = self._hungry or not queues.keys().isdisjoint(self._serving.names)
+            self._waker.wake(*queues)
+        if settled.ended:
+            self._waker.announce_ends()
+            self._announce()
+
     def _start(self, jobs: Sequence[Claimed]) -> None:
         self._ran += len(jobs)
-        self._slots.start(jobs)
+        self._slots.start(self._with_inputs(jobs) if any(job.run_id is not None for job in jobs) else jobs)
+
+    def _with_inputs(self, jobs: Sequence[Claimed]) -> list[Claimed]:
+        """Steps of workflows with what they need to start; its parents' results are read where they are stored."""
+        found = runs.inputs(self._store, [job.id for job in jobs if job.run_id is not None])
+        return [msgspec.structs.replace(job, inputs=found.get(job.id)) for job in jobs]
 
     def _start_held(self) -> None:
         """Prefetched jobs take free slots; each is asked for once more, since its claim may have run out meanwhile."""

@@ -24,7 +24,8 @@ from evenflow.job import MAX_CRASHES, Claimed, End
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.store.logs import NewLine
-from evenflow.worker.calling import Caller, Run, timed_out
+from evenflow.worker.calling import NO_CONDITIONS, Caller, MakeJournal, Run, timed_out
+from evenflow.worker.gate import Gate
 from evenflow.worker.outcome import CancelledByWish, UnknownTask, crashed, raised, released, storable_text
 from evenflow.worker.processes import Processes
 from evenflow.worker.registry import Registry
@@ -46,7 +47,8 @@ class Slots:
 
     def __init__(
         self, registry: Registry, settings: Settings, *, loop: asyncio.AbstractEventLoop, threads: int,
-        wake: Callable[[], None], hooks: Hooks, locator: str | None = None,
+        wake: Callable[[], None], hooks: Hooks, locator: str | None = None, gate: Gate = NO_CONDITIONS,
+        journal: MakeJournal | None = None,
     ) -> None:  # fmt: skip
         self._registry = registry
         self._loop = loop
@@ -59,6 +61,8 @@ class Slots:
             hooks=hooks,
             report=self._keep_report,
             say=self._keep_line,
+            gate=gate,
+            journal=journal,
         )
         self._locator = locator
         self._threads: Threads[Run] = Threads(self._run_here, threads)

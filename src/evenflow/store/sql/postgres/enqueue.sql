@@ -61,16 +61,16 @@ select count(*) as added from added;
 -- name: enqueue_arriving
 -- returns: added
 -- Inside a caller's transaction: a plain insert that takes no lock anybody else could wait for (a unique key apart).
--- The next pump admits the jobs after the caller's commit.
+-- The next pump admits the jobs after the caller's commit; a workflow's step may have to wait for others first.
 with added as (
   insert into evenflow.job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
     run_id, unique_key, fails_on_crash, signature, headers, options, limits, payload, state)
   select b.id, l.queue, b.task, l.priority, l.group_key, b.max_attempts, now, coalesce(b.run_at, now), b.good_until,
-    b.run_id, b.unique_key, coalesce(b.fails_on_crash, false), b.signature, b.headers, b.options, b.limits, b.payload, 'arriving'
+    b.run_id, b.unique_key, coalesce(b.fails_on_crash, false), b.signature, b.headers, b.options, b.limits, b.payload, coalesce(b.state, 'arriving')
   from (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock,
   jsonb_to_recordset(cast(:batch as jsonb)) as b (
     id bigint, line integer, rank integer, task text, max_attempts integer, run_at bigint, good_until bigint, run_id bigint,
-    unique_key text, fails_on_crash boolean, signature text, headers text, options text, limits text, payload text)
+    unique_key text, fails_on_crash boolean, signature text, headers text, options text, limits text, payload text, state text)
   join jsonb_to_recordset(cast(:lines as jsonb)) as l (line integer, queue text, priority smallint, group_key text) on l.line = b.line
   order by b.id
   on conflict do nothing

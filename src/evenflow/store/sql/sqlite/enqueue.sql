@@ -73,7 +73,7 @@ with lines as materialized (
 select b.value ->> 'id', l.queue, b.value ->> 'task', l.priority, l.group_key, b.value ->> 'max_attempts', :now,
   coalesce(b.value ->> 'run_at', :now), b.value ->> 'good_until', b.value ->> 'run_id', b.value ->> 'unique_key',
   coalesce(b.value ->> 'fails_on_crash', 0), b.value ->> 'signature', b.value ->> 'headers', b.value ->> 'options', b.value ->> 'limits', b.value ->> 'payload',
-  'arriving'
+  coalesce(b.value ->> 'state', 'arriving')
 from json_each(:batch) b cross join lines l on l.line = b.value ->> 'line'
 where not exists (
   select 1 from (select value ->> 'id' as id from json_each(:batch)) n
