@@ -75,6 +75,7 @@ with passed as (
 select distinct child from passed;
 
 -- name: weigh_steps
+-- mode: read
 -- returns: id, run_id, kind, needs, allow_failed, policy, open, ok, bad, culprit
 -- What is known of the parents of these steps, as far as they are open. Where all have to end, a look says whether one is
 -- open and whether one ended badly: no count, so the last of ten thousand parents costs as much as the first.

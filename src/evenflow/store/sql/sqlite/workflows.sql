@@ -59,6 +59,7 @@ where parent in (select s.id from json_each(:ended) n cross join evenflow_step s
 select distinct e.child from json_each(:ended) n cross join evenflow_edge e on e.parent = n.value;
 
 -- name: weigh_steps
+-- mode: read
 -- returns: id, run_id, kind, needs, allow_failed, policy, open, ok, bad, culprit
 select s.id, s.run_id, s.kind, s.needs, s.allow_failed, s.policy,
   case when s.needs is not null then (select count(*) from evenflow_edge e where e.child = s.id and e.outcome = 0)
