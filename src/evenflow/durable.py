@@ -60,6 +60,8 @@ class Durable:
         if text is None:
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
+                if inspect.iscoroutine(value):
+                    value.close()
                 raise TypeError(
                     f"step {name!r}: expected a plain function in a plain body, got a coroutine; make the task async"
                 )

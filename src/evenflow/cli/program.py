@@ -19,7 +19,14 @@ from evenflow.cli.texts import masked
 COMMANDS = {
     "Set up": {"check": "check", "migrate": "migrate", "completion": "completion"},
     "Run": {"worker": "worker"},
-    "Look": {"queues": "queues", "jobs": "jobs", "job": "jobs", "workers": "workers"},
+    "Look": {
+        "queues": "queues",
+        "jobs": "jobs",
+        "job": "jobs",
+        "workers": "workers",
+        "workflows": "workflows",
+        "workflow": "workflows",
+    },
     "Operate": {
         "pause": "pausing",
         "resume": "pausing",

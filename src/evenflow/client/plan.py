@@ -196,7 +196,7 @@ class Plan:
             args, kwargs = referring(step.args, scope), referring(step.kwargs, scope)
             job = task.template(args, kwargs)
         except (EvenflowError, ValueError) as refused:
-            wrong.append(str(refused).removeprefix(f"task {task.name!r}: "))
+            wrong.append(_said(refused, task.name))
             return None
         self._check_outputs(step, task, wrong)
         return job
@@ -286,9 +286,21 @@ def encode_tree(value: Any) -> Any:
     return msgspec.Raw(encode_result(value).encode())
 
 
+def _said(refused: Exception, task: str) -> str:
+    """A refusal in the words of a workflow."""
+    text, found, _ = str(refused).removeprefix(f"task {task!r}: ").partition(f"got {Reference.__name__}")
+    return (
+        f"{text}got an output, which is known only when the step starts; give using(group=…), or a value"
+        if found
+        else text
+    )
+
+
 def _timed(step: Step[Any], new: NewStep) -> NewStep:
     """A delay counts from the release of the step, a moment is a moment."""
-    when = None if step.task is None or step.call is not None else step.task.policy.run_after
+    when = (
+        None if new.job is None or step.task is None or step.call is not None else step.task.policy.run_after
+    )
     if when is None:
         return new
     if isinstance(when, datetime):

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from evenflow.client import graph
 from evenflow.client.results import Results
 from evenflow.clock import from_us
 from evenflow.codec import decode_result
@@ -121,6 +122,14 @@ class Run(Generic[T_co]):
             )
             for row in rows
         ]  # fmt: skip
+
+    def dot(self) -> str:
+        """The graph with its states, for Graphviz."""
+        return graph.dot(self.workflow, self.steps())
+
+    def mermaid(self) -> str:
+        """The graph with its states, for Mermaid."""
+        return graph.mermaid(self.steps())
 
     def results(self) -> dict[str, Any]:
         """What the steps have returned so far, by name."""

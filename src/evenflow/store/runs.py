@@ -305,3 +305,8 @@ def place_of(engine: Engine, step: int) -> tuple[int, str, int | None, list[int]
 def numbers_of(engine: Engine, run: int, names: Sequence[str]) -> dict[str, int]:
     """The ids of a run's steps by name; those that are not there are left out."""
     return dict(engine.run("steps_named", {"run": run, "names": as_json(list(names))})) if names else {}
+
+
+def open_parents(engine: Engine, step: int, *, top: int = 10) -> list[tuple[int, str]]:
+    """(id, name) of the steps that a step still waits for, some of them."""
+    return [(parent, name) for parent, name in engine.run("open_parents", {"id": step, "top": top})]

@@ -339,3 +339,9 @@ select id from steps union all select id from runs;
 update evenflow.step s set container = cast(:container as bigint)
 where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
 returning s.id;
+
+-- name: open_parents
+-- mode: read
+-- returns: id, name
+select p.id, p.name from evenflow.edge e join evenflow.step p on p.id = e.parent
+where e.child = cast(:id as bigint) and e.outcome = 0 order by e.parent limit cast(:top as integer);

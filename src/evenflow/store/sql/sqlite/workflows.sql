@@ -285,3 +285,9 @@ returning id;
 -- returns: id
 update evenflow_step set container = :container where id in (select value from json_each(:ids))
 returning id;
+
+-- name: open_parents
+-- mode: read
+-- returns: id, name
+select p.id, p.name from evenflow_edge e join evenflow_step p on p.id = e.parent
+where e.child = :id and e.outcome = 0 order by e.parent limit :top;
