@@ -14,6 +14,7 @@ from bench.snapshot import snapshot
 from bench.stores import Stores
 from bench.timing import spin_ms
 from bench.upkeep import upkeep_looks
+from bench.workflow import workflow
 
 BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
     "bulk": bulk,
@@ -23,6 +24,7 @@ BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
     "snapshot": snapshot,
     "drain": drain,
     "pickup": pickup,
+    "workflow": workflow,
 }
 DISTURBED = 1.25
 

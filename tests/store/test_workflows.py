@@ -193,7 +193,7 @@ class TestTelling:
         assert runs.unsettled(flow.engine) == [run]
         flow.settle(*runs.unsettled(flow.engine))
         assert runs.unsettled(flow.engine) == []
-        assert flow.states(run)["b"] == "arriving"
+        assert flow.states(run)["b"] == "ready"
 
     def test_may_be_repeated(self, flow: Flow) -> None:
         run = flow.start(step("a"), step("b", 0))

@@ -1,6 +1,7 @@
 """From workflows to what is stored: the flat list of steps with what each waits for, and every mistake on the way."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -56,10 +57,11 @@ class Plan:
                 self.mistakes.append(
                     f"step {prefix}{name!r}: name: expected up to 200 letters, digits and '_.:-', got {name!r}"
                 )
-        for name in sorted({name for name in names if isinstance(name, str) and names.count(name) > 1}):
-            self.mistakes.append(
-                f"step {prefix + name!r} is there {names.count(name)} times; give each its own name="
-            )
+        for name, count in Counter(map(str, names)).items():
+            if count > 1:
+                self.mistakes.append(
+                    f"step {prefix + name!r} is there {count} times; give each its own name="
+                )
 
     def _place(
         self,

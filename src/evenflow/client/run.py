@@ -184,7 +184,7 @@ class Run(Generic[T_co]):
         return len(opened or ())
 
     def _wake(self, settled: Settled) -> None:
-        self._desk.waker.wake(*control.admit(self._desk.engine))
+        self._desk.waker.wake(*settled.queues, *control.admit(self._desk.engine))
         if settled.ended:
             self._desk.waker.announce_ends()
 

@@ -1,6 +1,7 @@
 """Workflows: steps and what they wait for, put together in Python, checked as a whole, then started as a run."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, get_args
 
@@ -37,6 +38,8 @@ class Workflow:
     def __init__(self, starter: Starter, name: str, on_error: OnError = "fail") -> None:
         self.name = name
         self.steps: list[Step[Any]] = []
+        self._names: set[str] = set()
+        self._named: Counter[str] = Counter()
         self._starter = starter
         self._on_error = on_error
         self._cases: list[list[str]] | None = None
@@ -165,27 +168,21 @@ class Workflow:
             steps = [step for step in self.steps if id(step) not in waited_for]
         return [(step.name, prefix + step.name) for step in steps]
 
-    def parents(self, step: Step[Any]) -> "Iterator[Step[Any] | None]":
-        """What a step waits for, as far as it is of this workflow; None for a name that is not there."""
-        by_name = {each.name: each for each in self.steps}
-        for each in step.after:
-            yield by_name.get(each) if isinstance(each, str) else each
-        yield from (output.step for output in outputs_in((step.args, step.kwargs, step.over)))
-        if step.sub is not None:
-            for inner in step.sub.steps:
-                yield from (output.step for output in outputs_in((inner.args, inner.kwargs, inner.over)))
-
     def _add(self, step: Step[Any]) -> Step[Any]:
         self.steps.append(step)
+        self._names.add(step.name)
         return step
 
     def _free_name(self, name: str | None, of: Any) -> str:
         if name is not None:
             return name
         stem = re.sub(r"[^A-Za-z0-9_.:-]", "_", str(getattr(of, "name", of)).rpartition(".")[2]) or "step"
-        taken = {step.name for step in self.steps}
-        names = [stem, *(f"{stem}-{number}" for number in range(2, len(taken) + 3))]
-        return next(each for each in names if each not in taken)
+        while True:
+            self._named[stem] += 1
+            number = self._named[stem]
+            candidate = stem if number == 1 else f"{stem}-{number}"
+            if candidate not in self._names:
+                return candidate
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name} with {len(self.steps)} steps>"
@@ -193,3 +190,13 @@ class Workflow:
 
 def _listed(after: Any) -> tuple[Any, ...]:
     return (after,) if isinstance(after, Step | str) else tuple(after)
+
+
+def _parents(step: Step[Any], by_name: Mapping[str, Step[Any]]) -> Iterator[Step[Any] | None]:
+    """What a step waits for, as far as it is of this workflow; None for a name that is not there."""
+    for each in step.after:
+        yield by_name.get(each) if isinstance(each, str) else each
+    yield from (output.step for output in outputs_in((step.args, step.kwargs, step.over)))
+    if step.sub is not None:
+        for inner in step.sub.steps:
+            yield from (output.step for output in outputs_in((inner.args, inner.kwargs, inner.over)))

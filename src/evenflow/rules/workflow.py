@@ -151,19 +151,20 @@ def cycle(parents: Mapping[str, Iterable[str]]) -> list[str] | None:
     """
     done: set[str] = set()
     for start in parents:
-        path: list[str] = []
+        path: dict[str, None] = {}  # in order
         trail: list[tuple[str, bool]] = [(start, False)]
         while trail:
             name, is_leaving = trail.pop()
             if is_leaving:
-                path.pop()
+                del path[name]
                 done.add(name)
                 continue
             if name in path:
-                return [*path[path.index(name) :], name]
+                above = list(path)
+                return [*above[above.index(name) :], name]
             if name in done:
                 continue
-            path.append(name)
+            path[name] = None
             trail.append((name, True))
             trail += [(parent, False) for parent in parents.get(name, ())]
     return None

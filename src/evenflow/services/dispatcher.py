@@ -54,8 +54,7 @@ class Dispatcher:
         if not found:
             return
         settled = workflows.settle(self._engine, found, self._retention)
-        if settled.released:
-            self._waker.wake(*control.admit(self._engine, top=BATCH))
+        self._waker.wake(*settled.queues)
         if settled.ended:
             self._waker.announce_ends()
 

@@ -19,8 +19,10 @@ from evenflow.store.workflows import (
     RUN_ENDS,
     Policy,
     Settled,
+    admit_released,
+    after_settling,
     decide,
-    end_values,
+    run_ends,
     settle_steps,
 )
 
@@ -100,11 +102,11 @@ def resume(engine: AnyEngine, run: int, retention: Retention, *, now: int | None
         parked = yield "unpark_steps", {"run": run, "never": NEVER_US}
         settled = yield from settle_steps([run], retention, now, is_resuming=True)
         settled.released += [id for (id,) in parked]
+        yield from admit_released(settled, now)
         return settled
 
     settled = drive_together(engine, steps)
-    release(engine, settled.skipped if settled else (), now=now)
-    return settled
+    return None if settled is None else after_settling(engine, settled, now)
 
 
 def cancel(
@@ -127,7 +129,7 @@ def cancel(
             },
         )  # fmt: skip
         yield "close_steps", {"run": run, "now": now}
-        yield "end_run", end_values(run, State.CANCELLED, error, retention, now)
+        yield "end_runs", run_ends({run: (State.CANCELLED, error)}, retention, now)
         yield "drop_step_ends", {"runs": as_json([run])}
         return [id for id, outcome in withdrawn if outcome == "ended"]
 
@@ -159,7 +161,7 @@ def retry(engine: AnyEngine, run: int, *, now: int | None = None) -> list[int] |
             )
         yield "drop_step_ends", {"runs": as_json([run])}
         yield "set_run_state", {"run": run, "state": "running", "why": None}
-        yield from decide(sorted(reopened), Settled([], [], [], [], set()), 0, now)
+        yield from decide(sorted(reopened), Settled(), 0, now)
         yield "unpark_steps", {"run": run, "never": NEVER_US}
         return sorted(reopened)
 

@@ -15,13 +15,15 @@ from evenflow.job import FOREVER_US, NEVER_US, JobError, NewJob, State
 from evenflow.rules.workflow import Fate, Join, container_end, fate, run_end
 from evenflow.settings import Retention
 from evenflow.store.callers import drive_together
-from evenflow.store.engine import Row, Steps, as_json
+from evenflow.store.control import read_admission
+from evenflow.store.engine import Engine, Row, Steps, as_json
 from evenflow.store.enqueue import Sign, enqueue_steps, fresh_ids
 from evenflow.store.limits import promote, release
 from evenflow.store.open import AnyEngine
 from evenflow.store.retention import kept_us
 
 BATCH = 500
+ADMITTED_AT_ONCE = 1000
 CONTAINERS = ("sub", "map")
 RUN_ENDS = ("succeeded", "failed", "cancelled")
 
@@ -64,13 +66,14 @@ class NewRun(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct):
-    """What telling the children came to."""
+    """What telling the children came to. `queues` have ready jobs by it."""
 
     released: list[int] = []
     skipped: list[int] = []
     ended: list[int] = []
     paused: list[int] = []
     freed: set[str] = set()
+    queues: set[str] = set()
 
 
 def start_steps(
@@ -197,29 +200,41 @@ def settle(
     steps have all ended ends. May be repeated, by anybody, at any time."""
     listed = sorted(set(runs))
     settled = drive_together(engine, lambda: settle_steps(listed, retention, now), deadline_s=deadline_s)
-    promote(engine, settled.freed, now=now)
-    release(engine, settled.skipped, now=now)
+    return after_settling(engine, settled, now)
+
+
+def after_settling(engine: Engine, settled: Settled, now: int | None) -> Settled:
+    """What has to wait for the commit: keys that are free or lined up at go to the next in line."""
+    settled.queues |= promote(engine, settled.freed, now=now)
+    settled.queues |= release(engine, settled.skipped, now=now)
     return settled
 
 
-def end_values(
-    run: int, state: State, error: str | None, retention: Retention, now: int | None
+def admit_released(settled: Settled, now: int | None) -> Steps[None]:
+    """The admission that all jobs take, in the same transaction: one commit less for each round of steps."""
+    for _ in range(0, len(settled.released), ADMITTED_AT_ONCE):
+        rows = yield "admit", {"top": ADMITTED_AT_ONCE, "now": now}
+        queues, lined_up = read_admission(rows)
+        settled.queues |= queues.keys()
+        settled.freed |= lined_up
+
+
+def run_ends(
+    ends: Mapping[int, tuple[State, str | None]], retention: Retention, now: int | None
 ) -> dict[str, Any]:
-    """How a run ends, for the unit that writes it."""
-    return {
-        "run": run,
-        "state": state.value,
-        "error": error,
-        "keep_us": kept_us(retention, state),
-        "now": now,
-    }
+    """How runs end, with their errors, for the unit that writes it."""
+    listed = [
+        {"id": run, "state": state.value, "error": error, "keep_us": kept_us(retention, state)}
+        for run, (state, error) in ends.items()
+    ]
+    return {"ends": as_json(listed), "now": now}
 
 
 def settle_steps(
     runs: Sequence[int], retention: Retention, now: int | None, *, is_resuming: bool = False
 ) -> Steps[Settled]:
     """`settle` as steps of a transaction. A run that is being resumed is not paused again for what paused it."""
-    settled = Settled([], [], [], [], set())
+    settled = Settled()
     locked = yield "lock_runs", {"runs": as_json(runs)}
     if over := [run for run, state, _, _ in locked if state in RUN_ENDS]:
         yield "drop_step_ends", {"runs": as_json(over)}  # a late end revives no run
@@ -234,6 +249,7 @@ def settle_steps(
     taken = yield "take_step_ends", {"runs": as_json(list(running))}
     yield from _tell([row[0] for row in taken], settled, kept_us(retention, "skipped"), now)
     yield from _end_runs(running, retention, settled, now)
+    yield from admit_released(settled, now)
     return settled
 
 
@@ -318,11 +334,17 @@ def _end_runs(
     running: Mapping[int, str], retention: Retention, settled: Settled, now: int | None
 ) -> Steps[None]:
     done = yield "runs_without_open", {"runs": as_json(list(running))}
-    for (run,) in done:
-        rows = yield "outer_steps", {"run": run}
-        states = {name: State(state) for _, name, state in rows}
-        policy = msgspec.json.decode(running[run], type=Policy)
-        state = run_end(states, policy.cases)
-        error = None if state is State.SUCCEEDED else as_json(_failure(states, policy.cases))
-        yield "end_run", end_values(run, state, error, retention, now)
-        settled.ended.append(run)
+    if not done:
+        return
+    rows = yield "outer_steps", {"runs": as_json([run for (run,) in done])}
+    states: dict[int, dict[str, State]] = {}
+    for run, name, state in rows:
+        states.setdefault(run, {})[name] = State(state)
+    ends = {run: _run_end(states[run], msgspec.json.decode(running[run], type=Policy)) for (run,) in done}
+    yield "end_runs", run_ends(ends, retention, now)
+    settled.ended += ends
+
+
+def _run_end(states: Mapping[str, State], policy: Policy) -> tuple[State, str | None]:
+    state = run_end(states, policy.cases)
+    return state, None if state is State.SUCCEEDED else as_json(_failure(states, policy.cases))

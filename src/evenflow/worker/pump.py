@@ -217,10 +217,8 @@ class Pump:
         settled = workflows.settle(
             self._engine, ended_in, self._settings.retention, deadline_s=self._store.longest_s
         )
-        if settled.released:
-            queues = control.admit(self._store)
-            self._hungry = self._hungry or not queues.keys().isdisjoint(self._serving.names)
-            self._waker.wake(*queues)
+        self._hungry = self._hungry or not settled.queues.isdisjoint(self._serving.names)
+        self._waker.wake(*settled.queues)
         if settled.ended:
             self._waker.announce_ends()
             self._announce()

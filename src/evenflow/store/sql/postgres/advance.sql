@@ -38,10 +38,14 @@ archived as (
     progress, payload, limits, case when run_id is null then result end
   from ended, clock where end_keep_us > 0
 ),
+ended_steps as materialized (
+  select l.at, d.end_state, d.result from ended d
+  cross join lateral (select s.ctid as at from evenflow.step s where s.id = d.id limit 1) l
+  where d.run_id is not null
+),
 stepped as (
   update evenflow.step s set state = d.end_state, result = d.result, ended_at = now
-  from ended d, clock
-  where s.id = any (array(select id from ended where run_id is not null)) and s.id = d.id
+  from ended_steps d, clock where s.ctid = d.at
   returning s.id, s.run_id
 ),
 noted as (

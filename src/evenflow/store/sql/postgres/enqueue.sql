@@ -116,21 +116,22 @@ select pg_notify(cast(:channel as text), cast(:payload as text)) as sent;
 -- (retries too). The same rule as in enqueue; a job that was claimed before (epoch > 0) has had its turn, so it does not
 -- queue up behind its own group again but enters at the current round. Of several such jobs of a group, one per round:
 -- a tenant whose thousands fail and come back together must not fill the round. A job with keys lines up at its first one.
--- Bounded by `top`; skips locked rows.
+-- Bounded by `top`; skips locked rows. Rows are found again by their address: joined by id and a list of ids, the batch
+-- was multiplied by itself (47 ms for 200 jobs).
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 arrived as materialized (
-  select j.id from evenflow.job j where j.state = 'arriving' order by j.id
+  select j.ctid as at from evenflow.job j where j.state = 'arriving' order by j.id
   limit cast(:top as integer) for no key update skip locked
 ),
 due as materialized (
-  select j.id from evenflow.job j where j.state = 'scheduled' and j.run_at <= (select now from clock)
+  select j.ctid as at from evenflow.job j where j.state = 'scheduled' and j.run_at <= (select now from clock)
   order by j.run_at, j.id limit cast(:top as integer) for no key update skip locked
 ),
 batch as materialized (
-  select j.id, j.queue, j.priority, j.group_key, now, j.run_at <= now as is_due,
+  select a.at, j.id, j.queue, j.priority, j.group_key, now, j.run_at <= now as is_due,
     case when j.run_at <= now and j.epoch = 0 then cast((j.queue, j.priority, j.group_key) as text) end as line,
     j.epoch > 0 and j.group_key is not null as comes_back
-  from clock, evenflow.job j where j.id = any (array(select id from arrived union all select id from due))
+  from clock, (select at from arrived union all select at from due) a, evenflow.job j where j.ctid = a.at
 ),
 home as materialized (
   select d.queue, d.priority, x.queue is null as is_new, coalesce(q.fair, 'round-robin') as fair, q.mean_cost_us,
@@ -166,7 +167,7 @@ lines as materialized (
   select s.line, s.step, t.tail - s.jobs * s.step as base from share s join tails t on t.line = s.line
 ),
 placed as materialized (
-  select b.id, b.is_due,
+  select b.at, b.is_due,
     case when l.base is not null then l.base + l.step * row_number() over (partition by b.line order by b.id)
          when b.comes_back and h.fair <> 'fifo'
            then h.entry + row_number() over (partition by b.queue, b.priority, b.group_key, b.comes_back order by b.id) - 1
@@ -178,7 +179,7 @@ placed as materialized (
 admitted as (
   update evenflow.job j set turn = p.turn,
     state = case when not p.is_due then 'scheduled' when j.limits is not null then 'blocked' else 'ready' end
-  from placed p where j.id = any (array(select id from placed)) and j.id = p.id
+  from placed p where j.ctid = p.at
   returning j.id, j.queue, j.state, j.turn
 ),
 lined_up as (

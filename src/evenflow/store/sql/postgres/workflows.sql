@@ -34,7 +34,7 @@ with added as (
   insert into evenflow.edge (parent, child, outcome)
   select e.parent, e.child, case when s.state is null then 0 when s.state = 'succeeded' then 1 else 2 end
   from jsonb_to_recordset(cast(:edges as jsonb)) as e (parent bigint, child bigint)
-  left join evenflow.step s on s.id = e.parent
+  left join lateral (select p.state from evenflow.step p where p.id = e.parent limit 1) s on true
   order by e.parent, e.child
   on conflict do nothing
   returning child
@@ -50,26 +50,38 @@ order by id for no key update;
 
 -- name: take_step_ends
 -- returns: id, run_id, name, state
-delete from evenflow.step_end e using evenflow.step s
-where e.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb)))) and s.id = e.step_id
-returning s.id, s.run_id, s.name, s.state;
+-- Here and below LATERAL with LIMIT or OFFSET is a look by the key for each row: a plain join may be planned as a walk over
+-- all steps there are.
+with taken as (
+  delete from evenflow.step_end e
+  where e.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb))))
+  returning e.run_id, e.step_id
+)
+select s.id, t.run_id, s.name, s.state from taken t
+cross join lateral (select p.id, p.name, p.state from evenflow.step p where p.id = t.step_id limit 1) s;
 
 -- name: bad_step_ends
 -- mode: read
 -- returns: run_id, name, state
 -- Failures whose children have not been told yet.
-select e.run_id, s.name, s.state from evenflow.step_end e join evenflow.step s on s.id = e.step_id
+select e.run_id, s.name, s.state from evenflow.step_end e
+cross join lateral (select p.name, p.state from evenflow.step p where p.id = e.step_id limit 1) s
 where e.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb))))
   and s.state not in ('succeeded', 'skipped');
 
 -- name: pass_on
 -- returns: child
 -- Tells the children how their parents ended; each child once.
-with passed as (
-  update evenflow.edge e set outcome = case when s.state = 'succeeded' then 1 else 2 end
-  from evenflow.step s
-  where e.parent = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ended as jsonb))))
-    and s.id = e.parent and s.state is not null
+with ended as materialized (
+  select s.id, s.state from evenflow.step s
+  where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ended as jsonb)))) and s.state is not null
+),
+told as materialized (
+  select l.at, d.state from ended d
+  cross join lateral (select e.ctid as at from evenflow.edge e where e.parent = d.id offset 0) l
+),
+passed as (
+  update evenflow.edge e set outcome = case when t.state = 'succeeded' then 1 else 2 end from told t where e.ctid = t.at
   returning e.child
 )
 select distinct child from passed;
@@ -96,10 +108,15 @@ order by s.id;
 -- name: release_steps
 -- returns: id
 -- Steps whose parents are done enter the queue: they arrive, and the admission that all jobs take does the rest.
-update evenflow.job j set state = 'arriving', run_at = greatest(now + coalesce(s.delay_us, 0), coalesce(s.not_before, 0))
-from evenflow.step s, (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
-where j.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
-  and s.id = j.id and coalesce(j.state, '') = 'waiting'
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+due as materialized (
+  select l.at, greatest(now + coalesce(s.delay_us, 0), coalesce(s.not_before, 0)) as run_at
+  from clock, evenflow.step s
+  cross join lateral (
+    select j.ctid as at from evenflow.job j where j.id = s.id and coalesce(j.state, '') = 'waiting' limit 1 for no key update) l
+  where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
+)
+update evenflow.job j set state = 'arriving', run_at = d.run_at from due d where j.ctid = d.at
 returning j.id;
 
 -- name: skip_steps
@@ -107,11 +124,11 @@ returning j.id;
 -- Steps that will not run: their waiting jobs end `skipped`, with the reason. A step that is no longer waiting is left alone.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 skips as materialized (select k.* from jsonb_to_recordset(cast(:skips as jsonb)) as k (id bigint, error text)),
-ended as (
-  delete from evenflow.job j using skips k
-  where j.id = any (array(select id from skips)) and j.id = k.id and coalesce(j.state, '') = 'waiting'
-  returning j.*, k.error
+gone as (
+  delete from evenflow.job j where j.id = any (array(select id from skips)) and coalesce(j.state, '') = 'waiting'
+  returning j.*
 ),
+ended as (select g.*, k.error from gone g join skips k on k.id = g.id),
 archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
@@ -122,8 +139,8 @@ archived as (
     progress, payload, limits
   from ended, clock where cast(:keep_us as bigint) > 0
 )
-update evenflow.step s set state = 'skipped', ended_at = now from ended d, clock
-where s.id = any (array(select id from ended)) and s.id = d.id
+update evenflow.step s set state = 'skipped', ended_at = now from clock
+where s.id = any (array(select id from gone))
 returning s.id;
 
 -- name: members_of
@@ -135,9 +152,12 @@ order by s.container, s.ordinal;
 
 -- name: end_containers
 -- returns: id
-update evenflow.step s set state = c.state, error = c.error, ended_at = coalesce(cast(:now as bigint), evenflow.now_us())
-from jsonb_to_recordset(cast(:ends as jsonb)) as c (id bigint, state text, error text)
-where s.id = any (array(select e.id from jsonb_to_recordset(cast(:ends as jsonb)) as e (id bigint))) and s.id = c.id and s.state is null
+with ends as materialized (
+  select l.at, c.state, c.error from jsonb_to_recordset(cast(:ends as jsonb)) as c (id bigint, state text, error text)
+  cross join lateral (select s.ctid as at from evenflow.step s where s.id = c.id and s.state is null limit 1) l
+)
+update evenflow.step s set state = e.state, error = e.error, ended_at = coalesce(cast(:now as bigint), evenflow.now_us())
+from ends e where s.ctid = e.at
 returning s.id;
 
 -- name: runs_without_open
@@ -152,15 +172,22 @@ where r.id = any (array(select cast(value as bigint) from jsonb_array_elements_t
 
 -- name: outer_steps
 -- mode: read
--- returns: id, name, state
--- The steps of a run that decide about its end: all but the members of containers.
-select s.id, s.name, s.state from evenflow.step s where s.run_id = cast(:run as bigint) and s.container is null order by s.id;
+-- returns: run_id, name, state
+-- The steps of runs that decide about their ends: all but the members of containers.
+select s.run_id, s.name, s.state from evenflow.step s
+where s.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb)))) and s.container is null
+order by s.run_id, s.id;
 
--- name: end_run
+-- name: end_runs
 -- returns: id
-update evenflow.run r set state = cast(:state as text), error = cast(:error as text), finished_at = now, expires_at = now + cast(:keep_us as bigint)
-from (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
-where r.id = cast(:run as bigint) and r.state in ('running', 'paused')
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+ends as materialized (
+  select l.at, e.state, e.error, e.keep_us
+  from jsonb_to_recordset(cast(:ends as jsonb)) as e (id bigint, state text, error text, keep_us bigint)
+  cross join lateral (select r.ctid as at from evenflow.run r where r.id = e.id and r.state in ('running', 'paused') limit 1) l
+)
+update evenflow.run r set state = e.state, error = e.error, finished_at = now, expires_at = now + e.keep_us
+from ends e, clock where r.ctid = e.at
 returning r.id;
 
 -- name: set_run_state
@@ -248,9 +275,11 @@ select id from opened;
 select s.id, r.state as run_state, r.name as workflow, s.name as step, s.run_when, s.skip_when,
   p.id as parent, p.name as parent_name, p.kind, p.state, p.result, p.policy
 from evenflow.step s
-join evenflow.run r on r.id = s.run_id
-left join evenflow.edge e on e.child = s.id
-left join evenflow.step p on p.id = e.parent
+cross join lateral (select o.state, o.name from evenflow.run o where o.id = s.run_id limit 1) r
+left join lateral (
+  select o.id, o.name, o.kind, o.state, o.result, o.policy from evenflow.edge e
+  cross join lateral (select * from evenflow.step o where o.id = e.parent limit 1) o
+  where e.child = s.id offset 0) p on true
 where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
 order by s.id, p.id;
 
@@ -264,7 +293,8 @@ where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_t
 -- mode: read
 -- returns: run_id
 -- Runs whose steps have ended without their children being told. Ends of paused runs wait for the resume.
-select distinct e.run_id from evenflow.step_end e join evenflow.run r on r.id = e.run_id
+select distinct e.run_id from evenflow.step_end e
+cross join lateral (select r.state from evenflow.run r where r.id = e.run_id limit 1) r
 where r.state <> 'paused' limit cast(:top as integer);
 
 -- name: runs_by_id

@@ -119,14 +119,17 @@ select r.id from evenflow_run r where r.id in (select value from json_each(:runs
 
 -- name: outer_steps
 -- mode: read
--- returns: id, name, state
-select s.id, s.name, s.state from evenflow_step s where s.run_id = :run and s.container is null order by s.id;
+-- returns: run_id, name, state
+select s.run_id, s.name, s.state from json_each(:runs) n cross join evenflow_step s on s.run_id = n.value
+where s.container is null order by s.run_id, s.id;
 
--- name: end_run
+-- name: end_runs
 -- returns: id
-update evenflow_run set state = :state, error = :error, finished_at = :now, expires_at = :now + :keep_us
-where id = :run and state in ('running', 'paused')
-returning id;
+update evenflow_run set state = e.state, error = e.error, finished_at = :now, expires_at = :now + e.keep_us
+from (select value ->> 'id' as id, value ->> 'state' as state, value ->> 'error' as error, value ->> 'keep_us' as keep_us
+      from json_each(:ends)) e
+where evenflow_run.id = e.id and evenflow_run.state in ('running', 'paused')
+returning evenflow_run.id;
 
 -- name: set_run_state
 -- returns: id
