@@ -162,9 +162,8 @@ class Workflow:
         """(label, full name) of the steps whose results are this workflow's."""
         steps = self._outputs
         if steps is None:
-            waited_for = {
-                id(parent) for step in self.steps for parent in self.parents(step) if parent is not None
-            }
+            by_name = {step.name: step for step in self.steps}
+            waited_for = {id(parent) for step in self.steps for parent in _parents(step, by_name)}
             steps = [step for step in self.steps if id(step) not in waited_for]
         return [(step.name, prefix + step.name) for step in steps]
 

@@ -219,7 +219,7 @@ select s.id, s.kind, s.name, s.state, s.result, s.policy from evenflow_step s wh
 -- name: unsettled
 -- mode: read
 -- returns: run_id
-select distinct e.run_id from evenflow_step_end e join evenflow_run r on r.id = e.run_id where r.state <> 'paused' limit :top;
+select distinct e.run_id from evenflow_step_end e cross join evenflow_run r on r.id = e.run_id where r.state <> 'paused' limit :top;
 
 -- name: runs_by_id
 -- mode: read
