@@ -65,7 +65,7 @@ def test_alternatives_to_turns_are_named_with_when_they_are_enough() -> None:
 @pytest.mark.parametrize("name", ["README.md", "docs/status.md"])
 def test_what_is_not_there_yet_is_said(name: str) -> None:
     section = all_pages()[name].section("What is not there yet")
-    for part in ("ircuit breakers", "schedules", "orkflows", "ashboard", "Django backend"):
+    for part in ("ircuit breakers", "schedules", "ashboard", "Django backend"):
         assert part in section
 
 

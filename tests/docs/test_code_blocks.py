@@ -89,4 +89,8 @@ def _environment() -> dict[str, str]:
     """That of the tests without what concerns Evenflow, with the environment's own programs first."""
     kept = {name: value for name, value in os.environ.items() if not re.match("EVENFLOW_|PYTEST_|COV_", name)}
     programs = str(Path(sys.executable).parent)
-    return {**kept, "PATH": f"{programs}{os.pathsep}{kept['PATH']}", "PYTHONPATH": str(ROOT)}
+    return {
+        **kept,
+        "PATH": f"{programs}{os.pathsep}{kept['PATH']}",
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+    }

@@ -102,6 +102,7 @@ def resume(engine: AnyEngine, run: int, retention: Retention, *, now: int | None
         parked = yield "unpark_steps", {"run": run, "never": NEVER_US}
         settled = yield from settle_steps([run], retention, now, is_resuming=True)
         settled.released += [id for (id,) in parked]
+        settled.arriving = len(parked)
         yield from admit_released(settled, now)
         return settled
 

@@ -66,7 +66,7 @@ class NewRun(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct):
-    """What telling the children came to. `queues` have ready jobs by it."""
+    """What telling the children came to. `queues` have ready jobs by it; `arriving` jobs have to be admitted."""
 
     released: list[int] = []
     skipped: list[int] = []
@@ -74,6 +74,7 @@ class Settled(msgspec.Struct):
     paused: list[int] = []
     freed: set[str] = set()
     queues: set[str] = set()
+    arriving: int = 0
 
 
 def start_steps(
@@ -212,7 +213,7 @@ def after_settling(engine: Engine, settled: Settled, now: int | None) -> Settled
 
 def admit_released(settled: Settled, now: int | None) -> Steps[None]:
     """The admission that all jobs take, in the same transaction: one commit less for each round of steps."""
-    for _ in range(0, len(settled.released), ADMITTED_AT_ONCE):
+    for _ in range(0, settled.arriving, ADMITTED_AT_ONCE):
         rows = yield "admit", {"top": ADMITTED_AT_ONCE, "now": now}
         queues, lined_up = read_admission(rows)
         settled.queues |= queues.keys()
@@ -287,7 +288,9 @@ def decide(steps: Sequence[int], settled: Settled, keep_us: int, now: int | None
                 skips.append({"id": id, "error": as_json(_dependency_failed(culprit, needs))})
     if go_on:
         released = yield "release_steps", {"ids": as_json(go_on), "now": now}
-        settled.released += [id for (id,) in released]
+        settled.released += [id for id, _ in released]
+        settled.queues |= {queue for _, queue in released if queue is not None}
+        settled.arriving += sum(queue is None for _, queue in released)
     ended = (yield from _end_containers(done, now)) if done else []
     if skips:
         skipped = yield "skip_steps", {"skips": as_json(skips), "keep_us": keep_us, "now": now}

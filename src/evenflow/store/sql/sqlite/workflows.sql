@@ -73,11 +73,25 @@ from evenflow_step s where s.id in (select value from json_each(:ids)) and s.sta
 order by s.id;
 
 -- name: release_steps
--- returns: id
-update evenflow_job set state = 'arriving', run_at = (
-  select max(:now + coalesce(s.delay_us, 0), coalesce(s.not_before, 0)) from evenflow_step s where s.id = evenflow_job.id)
-where id in (select s.id from json_each(:ids) n cross join evenflow_step s on s.id = n.value) and state = 'waiting'
-returning id;
+-- returns: id, queue
+insert into evenflow_band (queue, priority)
+select distinct j.queue, j.priority from json_each(:ids) n
+cross join evenflow_job j on j.id = n.value
+where j.state = 'waiting' and not exists (select 1 from evenflow_band b where b.queue = j.queue and b.priority = j.priority)
+on conflict do nothing;
+
+update evenflow_job set run_at = d.run_at, state = case when d.is_ready then 'ready' else 'arriving' end,
+  turn = case when not d.is_ready then turn
+    when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
+    else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
+from (
+  select j.id, max(:now + coalesce(s.delay_us, 0), coalesce(s.not_before, 0)) as run_at,
+    j.group_key is null and j.limits is null and s.delay_us is null and s.not_before is null as is_ready
+  from json_each(:ids) n
+  cross join evenflow_step s on s.id = n.value
+  cross join evenflow_job j on j.id = s.id and j.state = 'waiting') d
+where evenflow_job.id = d.id
+returning id, case when state = 'ready' then queue end as queue;
 
 -- name: skip_steps
 -- returns: id
