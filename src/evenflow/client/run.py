@@ -109,10 +109,12 @@ class Run(Generic[T_co]):
     def steps(self) -> list[RunStep]:
         """The steps as they are now, in the order in which they were added."""
         self._desk.make_ready()
+        # Edges first: what is added between the two reads is then missing among the edges, not among the steps.
+        edges = runs.edges_of(self._desk.engine, self._number)
         rows = runs.steps_of(self._desk.engine, self._number)
         names = {row.id: row.name for row in rows}
         parents: dict[int, list[str]] = {}
-        for parent, child in runs.edges_of(self._desk.engine, self._number):
+        for parent, child in edges:
             parents.setdefault(child, []).append(names[parent])
         return [
             RunStep(
