@@ -37,13 +37,13 @@ class Claimer:
 
     def round(self, finished: list[Claimed]) -> list[Claimed]:
         """Finish these, claim more: one transaction, as in `evenflow.worker.pump`."""
-        claim = self.request()
+        claim, asked_at = self.request(), time.monotonic()
         answer = advance(self._engine, self.worker, [succeeded(job) for job in finished], claim)
         if answer.lost:
             raise AssertionError(
                 f"{len(answer.lost)} finished jobs were refused: the benchmark is not alone here"
             )
-        self._bounds.note(answer.claimed, answer.moved)
+        self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at)
         if claim.moves_v and answer.claimed:
             self._moved_v_at = time.monotonic()
         return answer.claimed

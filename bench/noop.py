@@ -18,6 +18,7 @@ class Bodies:
     function: Task[[int], None, None]
     coroutine: Task[[int], Coroutine[Any, Any, None], None]
     clock: Task[[], int, int]
+    wall: Task[[], int, int]
 
 
 def declare(app: Client) -> Bodies:
@@ -33,7 +34,11 @@ def declare(app: Client) -> Bodies:
     def clock() -> int:
         return time.monotonic_ns()  # the same clock in every process of a machine
 
-    return Bodies(function, coroutine, clock)
+    @app.task(name="bench.wall")
+    def wall() -> int:
+        return time.time_ns()
+
+    return Bodies(function, coroutine, clock, wall)
 
 
 app = Evenflow()

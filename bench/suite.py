@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bench.claim import claim
+from bench.delay import delay
 from bench.drain import drain
 from bench.enqueue import bulk, single
 from bench.pickup import pickup
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
     "snapshot": snapshot,
     "drain": drain,
     "pickup": pickup,
+    "delay": delay,
     "workflow": workflow,
 }
 DISTURBED = 1.25

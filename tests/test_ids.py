@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from evenflow.clock import from_us
 from evenflow.ids import BLOCK, BLOCK_LIFE_S, EPOCH_MS, MAX_BLOCKS, NUMBER_BITS, IdSource, id_number, id_text
+from tests.store.crowd import in_fork
 
 numbers = st.integers(0, 2**63 - 1)
 
@@ -184,3 +185,22 @@ def test_threads_that_share_a_source_get_ids_of_their_own() -> None:
 
 def test_ids_are_young_for_the_rest_of_this_century() -> None:
     assert from_us((EPOCH_MS + (1 << 41)) * 1000).year > 2090
+
+
+def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
+    source, blocks = IdSource(), Blocks()
+    source.take(1, blocks.reserve)
+    left = source.take_reserved(BLOCK - 3)
+    assert left is not None
+
+    def child() -> str:
+        # No block of the child's own is at hand, and none of the parent's is left to it.
+        return str(source.take_reserved(1))
+
+    source._lock.acquire()  # as if another thread were at it while we fork
+    try:
+        said = in_fork(child)
+    finally:
+        source._lock.release()
+    assert said == "None"
+    assert source.take_reserved(2) is not None, "the parent keeps what it has"

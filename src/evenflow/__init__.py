@@ -3,6 +3,7 @@
 from evenflow.app import Evenflow
 from evenflow.client.handle import Job
 from evenflow.client.run import Run
+from evenflow.client.schedules import Schedule
 from evenflow.client.step import Step
 from evenflow.client.task import Task
 from evenflow.client.workflow import Workflow
@@ -19,15 +20,17 @@ from evenflow.errors import (
     JobFailed,
     JobNotFound,
     PayloadError,
+    QueueFull,
     ResultTimeout,
     RunCancelled,
     RunFailed,
+    ScheduleNotFound,
     StoreError,
     UnknownQueue,
 )
 from evenflow.events import Event
 from evenflow.job import JobError, State
-from evenflow.limits import Concurrency, Rate
+from evenflow.limits import Breaker, Concurrency, Rate
 from evenflow.queues import Queue
 from evenflow.rules.retry import Retry
 from evenflow.settings import Resilience, Retention
@@ -37,6 +40,7 @@ from evenflow.unique import Unique
 __version__ = "0.1.0"
 
 __all__ = [
+    "Breaker",
     "Cancel",
     "Concurrency",
     "Conditional",
@@ -57,6 +61,7 @@ __all__ = [
     "JobNotFound",
     "PayloadError",
     "Queue",
+    "QueueFull",
     "Rate",
     "Resilience",
     "ResultTimeout",
@@ -65,6 +70,8 @@ __all__ = [
     "Run",
     "RunCancelled",
     "RunFailed",
+    "Schedule",
+    "ScheduleNotFound",
     "Snooze",
     "State",
     "Step",

@@ -11,6 +11,7 @@ from evenflow.services.dispatcher import Dispatcher
 from evenflow.services.keeper import Keeper, Service
 from evenflow.services.pruner import Pruner
 from evenflow.services.rescuer import Rescuer
+from evenflow.services.scheduler import Scheduler
 from evenflow.store.open import AnyEngine, open_engine
 from evenflow.store.signals import settle_wakers
 from evenflow.worker.local import LocalWorker
@@ -147,6 +148,7 @@ class Evenflow(Client):
     def _keeper(self, engine: AnyEngine, on_death: Callable[[str, BaseException], None]) -> Keeper:
         services: list[Service] = [
             Dispatcher(engine, self.settings.retention, self.settings.concurrency_maintenance_interval_s),
+            Scheduler(engine, self.schedules),
             Rescuer(engine, self.settings),
             Pruner(engine),
         ]

@@ -6,10 +6,12 @@ One tree; messages say what was expected, what came and what to do. Imports noth
     ├── ConfigError                     settings or a declaration are wrong (.mistakes)
     ├── EnqueueError                    refused before anything was written
     │   ├── PayloadError                arguments do not fit the function, or cannot be stored
-    │   ├── QueueFull                   the queue is at max_ready and rejects
+    │   ├── QueueFull                   the queue is at max_ready and rejects (.queue, .limit, .count)
     │   ├── DuplicateJob                a live job holds the unique key (.job_id)
     │   └── UnknownQueue                the queue is not declared
     ├── JobNotFound (LookupError)       no live or kept job has this id
+    ├── UnknownBreaker (LookupError)    no breaker of this name was declared
+    ├── ScheduleNotFound (LookupError)  no schedule has this key
     ├── JobEnded                        a job ended without a result (.job, .error)
     │   ├── JobFailed
     │   │   └── RunFailed               a run of a workflow failed
@@ -56,6 +58,7 @@ class Code(StrEnum):
     TASK_EXPIRED = "TASK_EXPIRED"
     TASK_CANCELLED = "TASK_CANCELLED"
     LOCK_CONTENDED = "LOCK_CONTENDED"
+    BREAKER_OPEN = "BREAKER_OPEN"
     SIGNATURE_INVALID = "SIGNATURE_INVALID"
     WORKFLOW_CONDITION_EVALUATION_ERROR = "WORKFLOW_CONDITION_EVALUATION_ERROR"
     WORKFLOW_CONDITION_SKIPPED = "WORKFLOW_CONDITION_SKIPPED"
@@ -94,11 +97,23 @@ class PayloadError(EnqueueError):
 
 
 class QueueFull(EnqueueError):
-    """The queue holds `max_ready` jobs and `on_full="reject"`. Try later, or let it overflow."""
+    """The queue holds `max_ready` jobs and `on_full="reject"`. Try later, or let it overflow.
+
+    `.queue` is its name, `.limit` its bound, `.count` how many jobs count towards it.
+
+    >>> QueueFull("queue 'mail' is full", queue="mail", limit=100, count=100).limit
+    100
+    """
+
+    def __init__(self, message: str, *, queue: str = "", limit: int = 0, count: int = 0) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.limit = limit
+        self.count = count
 
 
 class DuplicateJob(EnqueueError):
-    """A live job already holds the unique key and `on_conflict="error"`. `.job_id` says which."""
+    """A job already holds the unique key and `on_conflict="error"`. `.job_id` says which."""
 
     def __init__(self, message: str, *, job_id: str = "") -> None:
         super().__init__(message)
@@ -109,8 +124,16 @@ class UnknownQueue(EnqueueError):
     """The queue is not declared or its name is malformed. Add it to `queues=` or use `queue_mode="open"`."""
 
 
+class UnknownBreaker(EvenflowError, LookupError):
+    """No breaker of this name was ever declared. Correct the name, or declare it with a task or a queue."""
+
+
 class JobNotFound(EvenflowError, LookupError):
     """No job has this id: it was never committed, kept no result, or its retention has passed."""
+
+
+class ScheduleNotFound(EvenflowError, LookupError):
+    """No schedule has this key: it was never declared or added, or it was removed."""
 
 
 class JobEnded(EvenflowError):

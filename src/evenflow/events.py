@@ -10,7 +10,8 @@ class Event(msgspec.Struct, frozen=True):
 
     Names and fields: `job.started` (job_id, task, queue, attempt, waited_s), `job.ended` (job_id, task, queue, attempt,
     state, ran_s; the state is `scheduled` or `ready` where the job goes back), `worker.started`, `worker.stopped` and
-    `lease.lost` (worker).
+    `lease.lost` (worker), `breaker.opened` (breaker, failures), `breaker.half_open` (breaker, probe: the job that may run),
+    `breaker.closed` (breaker), each in the process whose work has brought it about.
 
     >>> Event("worker.started", {"worker": "06w5"}).name
     'worker.started'

@@ -6,8 +6,10 @@ answer can be repeated. On PostgreSQL the numbers come from blocks of a sequence
 On SQLite all processes share one host and one clock, so a random number is enough: a clash is refused by the primary key.
 """
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 EPOCH_MS = 1_735_689_600_000  # 2025-01-01: 41 bits of milliseconds last until 2094
@@ -60,6 +62,7 @@ class IdSource:
         self._dies_at = 0.0
         self._last = 0
         self._blocks = 1
+        _sources.add(self)
 
     def take(self, count: int, reserve: Callable[[int], list[int]]) -> list[int]:
         """`count` fresh ids, ascending."""
@@ -116,3 +119,19 @@ class IdSource:
             last = candidate
         self._last = last
         return ids
+
+    def _begin_after_fork(self) -> None:
+        # The blocks are the parent's, which goes on to use them; and whoever held the lock is not here any more.
+        self._lock = threading.Lock()
+        self._free, self._dies_at = [], 0.0
+
+
+_sources: "weakref.WeakSet[IdSource]" = weakref.WeakSet()
+
+
+def _begin_all_after_fork() -> None:
+    for source in _sources:
+        source._begin_after_fork()
+
+
+os.register_at_fork(after_in_child=_begin_all_after_fork)

@@ -1,7 +1,7 @@
 """The values of a job's life: states, errors, and the one record in which a run ends. Plain data, no behaviour."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ class State(StrEnum):
     ARRIVING = "arriving"  # committed by a caller's transaction, not yet admitted
     SCHEDULED = "scheduled"  # due later; retries too
     WAITING = "waiting"  # a workflow step whose parents are open
-    BLOCKED = "blocked"  # its key is full
+    BLOCKED = "blocked"  # its key is full, or its task is shut
     OVERFLOW = "overflow"  # its queue is over its bound
     READY = "ready"  # may be claimed
     CLAIMED = "claimed"  # prefetched by a worker, not started
@@ -70,17 +70,23 @@ class JobError(msgspec.Struct, frozen=True, omit_defaults=True):
 class Limit(msgspec.Struct, frozen=True):
     """A key of one job: at most `most` jobs hold it, each for as long as it lives, or `keep_us` unstarted.
 
-    With `window_us` it is a rate: a place stays taken for that long after the start.
+    With `window_us` it is a rate: a place stays taken for that long after the start. With `at_start` it is not waited
+    for: the job takes it when it is about to run, and what becomes of it otherwise is its task's to say.
     """
 
     name: str
     most: int
     keep_us: int
     window_us: int | None = None
+    at_start: bool = False
 
 
 class NewJob(msgspec.Struct, frozen=True):
-    """A job before it has an id: everything that enqueue writes."""
+    """A job before it has an id: everything that enqueue writes.
+
+    Its unique key stays taken for `unique_for_us` at least. Where an open job has the key, and this one `replaces`, that
+    one becomes what this one is, and waits no longer than `max_wait_us` since its creation.
+    """
 
     task: str
     payload: str
@@ -96,6 +102,9 @@ class NewJob(msgspec.Struct, frozen=True):
     headers: str | None = None
     options: str | None = None
     limits: tuple[Limit, ...] = ()
+    unique_for_us: int | None = None
+    replaces: bool = False
+    max_wait_us: int | None = None
     waits: bool = False
 
 
@@ -143,7 +152,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     inputs: StepInputs | None = None
 
 
-class End(msgspec.Struct, frozen=True, gc=False):
+class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How one run ended: the only record a worker writes about it.
 
     `state` is an end, or `ready`, `scheduled` or `waiting` where the job goes back. `refund` is 1 where the attempt was not used,
@@ -160,6 +169,19 @@ class End(msgspec.Struct, frozen=True, gc=False):
     result: str | None = None
     error: str | None = None
     waits_for_event: bool = False
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    """What a run says to a breaker; `none` where it says nothing about what the breaker guards."""
+
+    breaker: str
+    outcome: Literal["success", "failure", "none"]
+
+
+class JudgedEnd(End, frozen=True, gc=False):
+    """The end of a run that a breaker guards. The verdicts count in the transaction that accepts the end, or not at all."""
+
+    verdicts: tuple[Verdict, ...] = ()
 
 
 class JobRecord(msgspec.Struct, frozen=True, gc=False):

@@ -3,17 +3,19 @@
 They only say what is wanted. How a rate admits and how a breaker opens is decided in `evenflow.rules`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from evenflow.checks import is_whole, one_of, whole
 from evenflow.durations import duration_us, parse_rate
+from evenflow.error_kinds import ErrorKind, listed_kinds
 from evenflow.errors import ConfigError
 
 KeySource: TypeAlias = str | Callable[..., object]
 """How a key is made from a call: an argument's name, a template (`"{tenant}/{region}"`) or a callable."""
+OnOpen: TypeAlias = Literal["wait", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,11 @@ class Breaker:
     """After so many failures in a row nothing starts for a cooldown; then one probe decides.
 
     A `name` lets several tasks or queues share one breaker; without it each has its own. `probe_lease_s`
-    bounds how long a probe that shows no life keeps the next one waiting (default: the cooldown).
+    bounds how long a probe that shows no life keeps the next one waiting (default: the cooldown). `on` names the
+    only errors that count (default: all that a body ends with), `ignore` those that never do, and wins; both take
+    exception classes and codes. While it is open jobs wait, or end as failed (`on_open="fail"`), and use no attempt.
 
-    >>> Breaker(failure_threshold=3, cooldown_s=30).cooldown_us
+    >>> Breaker(failure_threshold=3, cooldown_s=30, ignore=ValueError).cooldown_us
     30000000
     """
 
@@ -71,6 +75,9 @@ class Breaker:
     cooldown_s: float | timedelta = 60
     name: str | None = None
     probe_lease_s: float | timedelta | None = None
+    on: ErrorKind | Iterable[ErrorKind] = ()
+    ignore: ErrorKind | Iterable[ErrorKind] = ()
+    on_open: OnOpen = "wait"
     cooldown_us: int = field(init=False, repr=False)
     probe_lease_us: int = field(init=False, repr=False)
 
@@ -82,8 +89,13 @@ class Breaker:
         lease_us = cooldown_us
         if self.probe_lease_s is not None:
             lease_us = _span_us("probe_lease_s", self.probe_lease_s, mistakes)
+        mistakes += one_of("Breaker: on_open", self.on_open, get_args(OnOpen))
+        on = listed_kinds("Breaker", "on", self.on, mistakes)
+        ignore = listed_kinds("Breaker", "ignore", self.ignore, mistakes)
         if mistakes:
             raise ConfigError(mistakes)
+        object.__setattr__(self, "on", on)
+        object.__setattr__(self, "ignore", ignore)
         object.__setattr__(self, "cooldown_us", cooldown_us)
         object.__setattr__(self, "probe_lease_us", lease_us)
 

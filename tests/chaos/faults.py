@@ -1,7 +1,9 @@
 """Faults, each injected once per call, and the cluster that they are injected into."""
 
+import contextlib
 import os
 import random
+import resource
 import signal
 import time
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.worker.command import WorkerCommand
 
 SCALE = float(os.environ.get("EVENFLOW_CHAOS_SCALE", "1"))
 LEASE_S = 3.0
+FULL_AT = 2 * 1024**2
 SETTINGS = {
     "EVENFLOW_DB_RETRY_INITIAL_MS": "100",
     "EVENFLOW_DB_RETRY_MAX_MS": "1000",
@@ -134,6 +137,34 @@ def restart_gracefully(cluster: Cluster, chance: random.Random) -> None:
     command.stop()
     assert command.left_behind() == []
     cluster.replace(command).ready()
+
+
+def fill_the_disk(command: WorkerCommand, *, most_bytes: int = FULL_AT) -> None:
+    """No process of this command can let a file grow beyond the bound any more: SQLite's log meets it first.
+
+    What a full disk says to SQLite, without a disk to fill. The ledgers stay below the bound.
+    """
+    _bound_files(command, most_bytes)
+
+
+def clear_the_disk(command: WorkerCommand) -> None:
+    _bound_files(command, resource.RLIM_INFINITY)
+
+
+def _bound_files(command: WorkerCommand, most_bytes: int) -> None:
+    for pid in (command.pid, *command.children()):
+        with contextlib.suppress(ProcessLookupError):
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (most_bytes, hard))
+
+
+def set_the_clock(url: str, step_s: float) -> None:
+    """The database's clock as Evenflow reads it, so many seconds from the true time."""
+    with psycopg.connect(url, autocommit=True) as session:
+        session.execute(
+            "create or replace function evenflow.now_us() returns bigint language sql volatile parallel safe as $$"
+            f" select cast((extract(epoch from clock_timestamp()) + {step_s}) * 1000000 as bigint) $$".encode()
+        )
 
 
 def kill_the_server(server: PostgresServer, chance: random.Random) -> None:

@@ -7,16 +7,20 @@ import os
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from evenflow import Evenflow
 from tests.chaos import faults
 from tests.chaos.faults import Cluster, times
 from tests.chaos.load import Load, seeded
 from tests.chaos.network import Network
 from tests.ledger import Report, percentiles
 from tests.postgres_server import PostgresServer
+from tests.processes import kill_now
 from tests.worker.command import Books
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
@@ -67,6 +71,73 @@ def test_killed_and_stopped_workers(
     if name == "graceful restart":
         assert set(Books(chaos_url).column("crashes")) == {0}, "a deployment counts no crash"
         assert set(Books(chaos_url).column("attempt")) == {1}, "and costs no attempt"
+
+
+def test_four_workers_killed_at_random_for_a_minute(chaos_url: str, load: Load, seed: int) -> None:
+    chance = random.Random(seed)
+    count = 0
+    with Cluster(chaos_url, load.folder, load, commands=2) as cluster:
+        load.start(pause_s=0.02)
+        ends_at = time.monotonic() + 60 * faults.SCALE
+        while time.monotonic() < ends_at:
+            time.sleep(chance.uniform(0.05, 2.0))
+            cluster.watch()
+            kill_now(cluster.any_child(chance))  # also one that has hardly begun to start
+            count += 1
+        load.flows(10)
+        report = counted(load, chaos_url, "random kill -9 of four workers", count=count, seed=seed)
+        assert set(cluster.stop()) == {0}
+    if report.recoveries_s:
+        assert percentiles(report.recoveries_s)[1] <= faults.LEASE_S + 5.0
+
+
+def test_a_database_clock_that_jumps(server_url: str, server_load: Load, seed: int) -> None:
+    """An hour, a day, a moment, to and fro: no lease is freed early, nothing runs twice, nothing waits for the clock."""
+    chance = random.Random(seed)
+    kept: dict[str, Any] = {
+        "EVENFLOW_RETENTION_SUCCEEDED": "forever"
+    }  # a day ahead, nothing may be forgotten
+    with Cluster(server_url, server_load.folder, server_load, commands=2, **kept) as cluster:
+        server_load.start()
+        for _ in range(times(12)):
+            server_load.flows(10)
+            faults.set_the_clock(server_url, chance.choice([-86_400, -3_600, -5, 0, 5, 3_600, 86_400]))
+            server_load.flows(10, within_s=30)
+        faults.set_the_clock(server_url, 0)
+        counted(server_load, server_url, "jumps of the clock", count=times(12), seed=seed)
+        assert set(cluster.stop()) == {0}
+    books = Books(server_url)
+    assert set(books.column("crashes")) == {0}, "nobody was taken for dead"
+    assert set(books.column("attempt")) == {1}
+
+
+def test_a_disk_that_is_full(sqlite_url: str, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    delays = []
+    with Evenflow(sqlite_url) as app:
+        app.prepare()
+        load = Load(app, tmp_path, arguments=(0.02,))
+        with Cluster(sqlite_url, tmp_path, load, commands=1) as cluster:
+            load.start()
+            (command,) = cluster.commands
+            for _ in range(times(10)):
+                load.flows(10)
+                faults.fill_the_disk(command)
+                time.sleep(chance.uniform(0.5, 1.5 * faults.LEASE_S))
+                faults.clear_the_disk(command)
+                cleared = time.monotonic()
+                load.flows(10)
+                delays.append(time.monotonic() - cleared)
+            assert "the database is unavailable" in command.log
+            counted(load, sqlite_url, "full disks", count=times(10), seed=seed)
+            assert Books(sqlite_url).rows("pragma integrity_check") == [("ok",)]
+            assert set(cluster.stop()) == {0}
+    print(
+        "from room on the disk to the next ends: p50 {:.2f} s, p99 {:.2f} s, max {:.2f} s".format(
+            *percentiles(delays)
+        )
+    )
+    assert percentiles(delays)[1] <= 10.0
 
 
 def test_frozen_workers(server_url: str, server_load: Load, seed: int) -> None:

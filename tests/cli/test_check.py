@@ -13,7 +13,7 @@ from tests.cli.conftest import WriteApp
 from tests.cli.running import evenflow
 from tests.cli.stage import Stage
 
-KEYS = ["ok", "app", "database", "queue_mode", "queues", "tasks", "live", "mistakes", "warnings"]
+KEYS = ["ok", "app", "database", "queue_mode", "queues", "tasks", "schedules", "live", "mistakes", "warnings"]
 LIVE = ["connected", "schema", "listens", "pooler", "workers"]
 GOOD = """
     from evenflow import Evenflow, Queue, Retry
@@ -71,6 +71,7 @@ def test_an_app_in_order_is_described(write_app: WriteApp, folder: Path) -> None
                 "is_async": False,
             },
         ],
+        "schedules": [],
         "live": None,
         "mistakes": [],
         "warnings": [],

@@ -39,3 +39,27 @@ def test_an_app_refuses_a_queue_that_it_has_not_declared(write_app: WriteApp) ->
     assert done.exit_code == 1
     assert "Error: queue 'post' is not declared" in done.stderr
     assert evenflow("pause", "mail", "--app", module).exit_code == 0
+
+
+def test_a_paused_task_waits_and_a_resumed_one_runs(stage: Stage) -> None:
+    job = stage.add.enqueue(1)
+    done = evenflow("pause", "--task", "shop.add", "--why", "stocktaking", "--url", stage.url)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "task 'shop.add' is paused\n", "")
+    stage.run_all()
+    assert stage.states(job) == ["blocked"]
+    (reason,) = stage.app.why(job.id)
+    assert (reason.rule, reason.text.endswith(": stocktaking")) == ("pause", True)
+    done = evenflow("resume", "--task", "shop.add", "--url", stage.url)
+    assert done.stdout == "task 'shop.add' is run again\n"
+    stage.run_all()
+    assert job.result(timeout=10) == 3
+    done = evenflow("resume", "--task", "shop.add", "--url", stage.url)
+    assert (done.exit_code, done.stdout) == (0, "task 'shop.add' was not paused\n")
+
+
+def test_a_queue_or_a_task_is_named_and_not_both(sqlite_stage: Stage) -> None:
+    for command in ("pause", "resume"):
+        for named in ([], ["mail", "--task", "shop.add"]):
+            done = evenflow(command, *named, "--url", sqlite_stage.url)
+            assert done.exit_code == 2
+            assert "give a queue, or --task NAME, and not both" in done.stderr

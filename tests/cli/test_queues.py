@@ -11,6 +11,8 @@ KEYS = [
     "priority",
     "fair",
     "max_concurrency",
+    "max_ready",
+    "on_full",
     "paused",
     "paused_at",
     "paused_by",
@@ -23,7 +25,10 @@ def test_an_empty_database_has_no_queues(stage: Stage) -> None:
     assert (
         evenflow("queues", "--url", stage.url).stdout == "no queues yet: none was declared, used or paused\n"
     )
-    assert json.loads(evenflow("queues", "--json", "--url", stage.url).stdout) == {"queues": []}
+    assert json.loads(evenflow("queues", "--json", "--url", stage.url).stdout) == {
+        "queues": [],
+        "paused_tasks": [],
+    }
 
 
 def test_the_table_counts_what_each_queue_holds(stage: Stage) -> None:
@@ -77,3 +82,12 @@ def fill(stage: Stage) -> None:
     stage.fail.enqueue("x")
     stage.app.set_limit("mail", max_concurrency=3)
     stage.app.pause("mail", who="ann", why="the card expired")
+
+
+def test_paused_tasks_are_told_below_the_queues(stage: Stage) -> None:
+    stage.add.enqueue(1)
+    stage.app.pause(task="shop.add", who="ann", why="stocktaking")
+    shown = evenflow("queues", "--url", stage.url).stdout.splitlines()
+    assert shown[-1] == "task 'shop.add' is paused by ann: stocktaking"
+    (row,) = json.loads(evenflow("queues", "--json", "--url", stage.url).stdout)["paused_tasks"]
+    assert (row["name"], row["paused_by"], row["paused_why"]) == ("shop.add", "ann", "stocktaking")

@@ -10,7 +10,7 @@ from tests.client.serving import serving
 
 KEYS = [
     "id", "parent", "kind", "host", "pid", "started_at", "heartbeat_at", "heartbeats", "lease_s", "alive", "running",
-    "concurrency",
+    "concurrency", "services",
 ]  # fmt: skip
 
 

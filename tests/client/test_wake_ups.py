@@ -6,6 +6,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -61,6 +62,26 @@ def listening(url: str, channel: str) -> Iterator["psycopg.Connection[tuple[obje
 def heard(connection: "psycopg.Connection[tuple[object, ...]]", timeout_s: float = 0.5) -> list[str]:
     """Everything that was notified until nothing came for a while."""
     return [notify.payload for notify in connection.notifies(timeout=timeout_s)]
+
+
+def test_the_wake_up_of_a_lone_enqueue_comes_with_its_commit(
+    postgres_app: Evenflow, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = postgres_app.task(name="echo")(echo)
+    postgres_app.migrate()
+    units: list[str] = []
+    run = PostgresEngine.run
+
+    def noted(engine: PostgresEngine, name: str, *arguments: Any, **options: Any) -> Any:
+        units.append(name)
+        return run(engine, name, *arguments, **options)
+
+    monkeypatch.setattr(PostgresEngine, "run", noted)
+    with listening(postgres_url, "evenflow_wake") as listener:
+        task.enqueue(1)
+        assert heard(listener) == [queue_mark("default")]
+    assert "enqueue" in units
+    assert "wake" not in units
 
 
 def test_a_burst_of_enqueues_sends_few_notifications_and_one_after_the_last(

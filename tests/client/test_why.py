@@ -1,12 +1,15 @@
 """The answer to "why is this job not running?", for each rule, with numbers and holders."""
 
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from evenflow import Concurrency, Evenflow, Queue, Rate
+from evenflow import Concurrency, Evenflow, Job, Queue, Rate
 from evenflow.errors import RateLimited
+from tests.client.serving import serving
+from tests.processes import wait_until
 
 
 def rules(app: Evenflow, job: str) -> dict[str, str]:
@@ -99,3 +102,37 @@ def test_throttle_raises_with_the_time_to_wait(app: Evenflow) -> None:
     with pytest.raises(RateLimited) as refused:
         app.throttle("api", "2/minute")
     assert 50 < refused.value.retry_after <= 60
+
+
+def test_a_queue_at_its_cap_names_what_runs(app: Evenflow) -> None:
+    app.set_limit("mail", max_concurrency=1)
+    first, second = held(app)
+    with serving(app, concurrency=2):
+        wait_until(lambda: app.job(first.id).state == "running", "the first one to run")
+        reason = next(reason for reason in app.why(second.id) if reason.rule == "queue cap")
+        assert (reason.text, reason.holders) == ("queue 'mail' is at its cap: 1/1 in flight", (first.id,))
+        GATE.set()
+
+
+def test_a_cluster_at_its_cap_names_what_runs(engine_url: str) -> None:
+    with Evenflow(engine_url, cluster_wide_cap=1) as app:
+        first, second = held(app)
+        with serving(app, concurrency=2):
+            wait_until(lambda: app.job(first.id).state == "running", "the first one to run")
+            reason = next(reason for reason in app.why(second.id) if reason.rule == "cluster cap")
+            assert (reason.text, reason.holders) == ("the cluster is at its cap: 1/1 in flight", (first.id,))
+            GATE.set()
+
+
+GATE = threading.Event()
+
+
+def held(app: Evenflow) -> list[Job[None]]:
+    """Two jobs whose bodies wait for the gate."""
+    GATE.clear()
+
+    @app.task(queue="mail", name="held")
+    def body() -> None:
+        GATE.wait(20)
+
+    return body.enqueue_many([(), ()])

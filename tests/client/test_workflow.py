@@ -201,6 +201,25 @@ class TestARun:
             gone.refresh()
         assert finished(kept, postgres_app).result() == 11
 
+    def test_that_is_refused_leaves_nothing_in_a_transaction_that_goes_on(
+        self, postgres_app: Evenflow, postgres_url: str
+    ) -> None:
+        tasks = Tasks(postgres_app)
+
+        @postgres_app.task(name="sole", unique=Unique("name"))
+        def sole(name: str) -> None: ...
+
+        holder = sole.enqueue("bob")
+        wf = postgres_app.workflow("report")
+        first = wf.step(tasks.add, 1)
+        wf.step(sole, "bob", after=[first])
+        with psycopg.connect(postgres_url) as connection:
+            with pytest.raises(DuplicateJob):
+                wf.start(connection=connection)
+            connection.commit()
+        assert postgres_app.workflow_runs() == []
+        assert [job.id for job in postgres_app.jobs()] == [holder.id]
+
     def test_with_a_taken_unique_key_is_refused_as_a_whole(self, tasks: Tasks) -> None:
         @tasks.app.task(name="sole", unique=Unique("name"))
         def sole(name: str) -> None: ...

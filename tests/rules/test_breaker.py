@@ -10,11 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from evenflow.limits import Breaker
 from evenflow.rules.breaker import (
+    SILENT_CODES,
     BreakerState,
     Circuit,
     allow,
     breaker_name,
     circuit,
+    counts,
+    declared,
     extend_probe,
     record_failure,
     record_idle,
@@ -224,3 +227,28 @@ class ManyWorkers(RuleBasedStateMachine):
 
 
 test_many_workers_and_one_breaker = ManyWorkers.TestCase
+
+
+def test_only_the_kinds_that_are_named_count_and_ignored_ones_never_do() -> None:
+    picky = Breaker(on=(OSError, "BUSY"), ignore=TimeoutError)
+    assert counts(picky, ConnectionError(), "UNHANDLED_ERROR")
+    assert counts(picky, Exception(), "BUSY")
+    assert not counts(picky, TimeoutError(), "UNHANDLED_ERROR")
+    assert not counts(picky, ValueError(), "UNHANDLED_ERROR")
+
+
+@pytest.mark.parametrize("code", sorted(SILENT_CODES))
+def test_what_says_nothing_about_the_downstream_never_counts(code: str) -> None:
+    assert not counts(Breaker(), Exception(), code)
+
+
+def test_one_name_has_one_set_of_numbers() -> None:
+    said = declared(
+        {"a": Breaker(name="x"), "b": Breaker(3, name="x"), "c": None},
+        {"q": Breaker(name="x", ignore=OSError)},
+    )
+    assert said.guards == {("queue", "q"): "x", ("task", "a"): "x", ("task", "b"): "x"}
+    assert said.free == [("task", "c")]
+    assert said.mistakes == [
+        "task 'b': breaker 'x' has other numbers at queue 'q'; share one Breaker, or rename one"
+    ]

@@ -8,7 +8,8 @@ import pytest
 
 from evenflow.errors import StoreRefused, StoreUnavailable
 from evenflow.services.keeper import Keeper
-from evenflow.settings import Resilience, Settings
+from evenflow.settings import Queue, Resilience, Settings
+from evenflow.store import control
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Waker, settle_wakers
 from tests.processes import wait_until
@@ -38,11 +39,22 @@ class House:
         self.deaths: list[BaseException] = []
         self.keepers: list[Keeper] = []
 
-    def keep(self, *services: Scripted, listens: bool = True, **resilience: int) -> Keeper:
+    def keep(
+        self,
+        *services: Scripted,
+        listens: bool = True,
+        longest_delay_s: float | None = None,
+        **resilience: int,
+    ) -> Keeper:
         options = {"db_retry_initial_ms": 100, "db_retry_max_ms": 500, **resilience}
         settings = Settings.build("sqlite:///:memory:", resilience=Resilience(**options), environ={})
         keeper = Keeper(
-            services, self.engine, settings, lambda _, error: self.deaths.append(error), listens=listens
+            services,
+            self.engine,
+            settings,
+            lambda _, error: self.deaths.append(error),
+            listens=listens,
+            longest_delay_s=longest_delay_s,
         )
         keeper.start()
         self.keepers.append(keeper)
@@ -106,6 +118,43 @@ def test_patience_ends_where_the_settings_say_so(house: House) -> None:
     assert [str(death) for death in house.deaths] == ["away"]
 
 
+def test_services_that_a_lease_hangs_on_are_tried_again_soon_and_for_ever(house: House) -> None:
+    tried_at: list[float] = []
+
+    def act() -> float:
+        tried_at.append(time.monotonic())
+        raise StoreUnavailable("away")
+
+    keeper = house.keep(
+        Scripted("heart", act),
+        longest_delay_s=0.05,
+        db_retry_initial_ms=60_000,
+        db_retry_max_ms=300_000,
+        db_retry_max_attempts=3,
+    )
+    wait_until(lambda: len(tried_at) >= 8, "many tries", 30)
+    assert keeper.is_alive
+    assert house.deaths == []
+
+
+def test_several_keepers_are_asked_to_stop_before_any_is_waited_for(house: House) -> None:
+    going, may_end = threading.Event(), threading.Event()
+
+    def act() -> float:
+        going.set()
+        may_end.wait(30)
+        return 0.0
+
+    service = Scripted("service", act)
+    keeper = house.keep(service)
+    assert going.wait(30)
+    keeper.ask_to_stop()  # returns, though the step goes on
+    may_end.set()
+    keeper.stop()
+    assert not keeper.is_alive
+    assert service.steps == 1, "the step that was under way was the last"
+
+
 def test_a_stop_ends_a_long_wait(house: House) -> None:
     service = Scripted("service", lambda: 3600.0)
     keeper = house.keep(service)
@@ -135,10 +184,7 @@ def test_an_arrival_hastens_the_dispatcher_and_nobody_else(house: House) -> None
 
     def is_hastened() -> bool:
         Waker(elsewhere).wake_dispatchers()
-        elsewhere.run(
-            "declare_queue",
-            {"name": f"q{time.monotonic_ns()}", "priority": 1, "fair": "fifo", "max_concurrency": None},
-        )
+        control.declare_queue(elsewhere, Queue(f"q{time.monotonic_ns()}"))
         return dispatcher.steps >= 3
 
     wait_until(is_hastened, "the dispatcher to be hastened")

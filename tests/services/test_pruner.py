@@ -1,12 +1,17 @@
 """The pruner forgets what has served its time, in bounded steps, and says when it wants to come back."""
 
+import msgspec
 import pytest
 
 from evenflow.clock import wall_us
+from evenflow.ids import IdSource
+from evenflow.schedule import NewSchedule
 from evenflow.services import pruner as pruner_module
 from evenflow.services.pruner import EVERY_S, Pruner
+from evenflow.store import schedules
 from evenflow.store.open import AnyEngine
 from evenflow.store.postgres import PostgresEngine
+from evenflow.store.schedules import Planned
 from tests.store.scene import DAY, Scene, end_of, new_job, rows_of
 
 
@@ -51,3 +56,15 @@ def test_any_number_of_pruners_may_run(past: Scene) -> None:
     for pruner in pruners:
         pruner.step()
     assert len(rows_of(past.engine, "history")) == 2
+
+
+def test_fires_are_remembered_for_a_week_and_undeclared_schedules_for_a_month(store: AnyEngine) -> None:
+    schedule = NewSchedule("old", "mail.send", "[[],{}]", "* * * * *")
+    for days_ago in (31, 6):
+        now = wall_us() - days_ago * DAY
+        row = msgspec.structs.replace(schedule, key=f"declared {days_ago} days ago")
+        schedules.declare(store, 1, [Planned(row, now)], takes_over=True, now=now)
+        schedules.fire_by_hand(store, row.key, new_job(), ids=IdSource(), sign=None, now=now)
+    Pruner(store).step()
+    assert [row["key"] for row in rows_of(store, "schedule")] == ["declared 6 days ago"]
+    assert [row["key"] for row in rows_of(store, "fire")] == ["declared 6 days ago"]

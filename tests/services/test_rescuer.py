@@ -75,6 +75,7 @@ def test_a_worker_that_beats_lives(watch: Watch) -> None:
 def test_a_worker_that_stands_still_for_its_lease_is_dead_and_no_sooner(watch: Watch) -> None:
     watch.looks(LEASE_S - HEARTBEAT_S, lambda: watch.beat(BOB))
     assert watch.alive() == {ALICE, BOB}
+    watch.beat(BOB)
     watch.look()
     assert watch.alive() == {BOB}
 
@@ -109,16 +110,33 @@ def test_an_outage_of_the_database_frees_nothing_early(watch: Watch) -> None:
         for _ in range(4):
             watch.look(outage_s / 4)
         watch.is_away = False
-        watch.looks(LEASE_S - HEARTBEAT_S)  # nobody has beaten since; everybody has a fresh lease
+        watch.beat(BOB)
+        watch.looks(LEASE_S - HEARTBEAT_S, lambda: watch.beat(BOB))  # everybody has a fresh lease
         assert watch.alive() == {ALICE, BOB}
         watch.beat(ALICE, BOB)
     assert watch.scene.live(job.id)["state"] == "running"
 
 
+def test_a_database_that_takes_no_writes_ages_nobody(watch: Watch) -> None:
+    job = watch.scene.running(worker=ALICE)
+    watch.looks(LEASE_S - 2 * HEARTBEAT_S, lambda: watch.beat(BOB))
+    watch.looks(
+        60
+    )  # a full disk, a standby: it can be read, but no beat can be written, not even the observer's own
+    assert watch.alive() == {ALICE, BOB}
+    watch.beat(BOB)
+    watch.look()
+    assert watch.alive() == {ALICE, BOB}, "what was counted before is counted on"
+    watch.beat(BOB)
+    watch.look()
+    assert watch.alive() == {BOB}
+    assert watch.scene.live(job.id)["state"] == "ready"
+
+
 def test_a_pause_of_its_own_ages_nobody(watch: Watch) -> None:
     watch.look(after_s=3600.0)
     assert watch.alive() == {ALICE, BOB}
-    watch.looks(LEASE_S - HEARTBEAT_S)
+    watch.looks(LEASE_S - HEARTBEAT_S, lambda: watch.beat(BOB))
     assert watch.alive() == {ALICE, BOB}
 
 

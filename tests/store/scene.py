@@ -166,7 +166,7 @@ def execute(engine: AnyEngine, sqlite: str, postgres: str | None = None) -> None
 def second_engine(engine: AnyEngine) -> AnyEngine:
     """Another engine on the same database, as another process would have it."""
     if isinstance(engine, SqliteEngine):
-        return SqliteEngine(engine._path)
+        return SqliteEngine(engine.path)
     return PostgresEngine(engine._conninfo, engine.schema)
 
 

@@ -8,7 +8,7 @@ from evenflow.settings import Retention
 from evenflow.store import control, limits
 from evenflow.store.callers import drive_together
 from evenflow.store.enqueue import enqueue_steps
-from tests.store.scene import ALICE, BOB, SECOND, Scene, end_of, new_job
+from tests.store.scene import ALICE, BOB, SECOND, Scene, end_of, execute, new_job, rows_of
 
 KEPT = 180 * SECOND
 
@@ -174,7 +174,7 @@ def test_the_sweep_promotes_what_a_lost_finish_left_blocked(scene: Scene) -> Non
     (job,) = scene.claim()
     scene.finish(job)  # and nobody passes the key on
     assert scene.states()[second] == "blocked"
-    assert limits.sweep(scene.engine, now=scene.now) == {"default"}
+    assert limits.sweep(scene.engine, now=scene.now)[0] == {"default"}
     assert scene.states()[second] == "ready"
 
 
@@ -222,7 +222,7 @@ def test_the_limit_follows_what_the_next_job_was_enqueued_with(scene: Scene) -> 
 
 def test_the_holders_of_a_key_can_be_named(scene: Scene) -> None:
     first, _ = enqueue(scene, keyed("k"), keyed("k"))
-    assert limits.holders(scene.engine, "k") == [first]
+    assert limits.holders(scene.engine, ["k", "unheld"]) == {"k": [first]}
 
 
 def test_promotions_at_the_same_instant_never_exceed_the_limit(scene: Scene) -> None:
@@ -252,3 +252,44 @@ def test_all_jobs_of_a_key_run_in_the_end_and_nothing_is_left(scene: Scene) -> N
         pass_on(scene, answer.freed)
     assert sorted(done) == ids
     assert set(used(scene).values()) == {(0, 0)}
+
+
+def remove_behind(scene: Scene, *jobs: int) -> None:
+    """As a crash between the end of a job and the release of its keys leaves it."""
+    listed = ", ".join(map(str, jobs))
+    execute(scene.engine, f"delete from evenflow_job where id in ({listed})")
+
+
+def test_the_sweep_frees_what_a_job_that_is_gone_held(scene: Scene) -> None:
+    first, second = enqueue(scene, keyed("k"), keyed("k"))
+    remove_behind(scene, first)
+    limits.sweep(scene.engine, now=scene.now)
+    assert scene.states() == {second: "ready"}
+    assert [row["job_id"] for row in rows_of(scene.engine, "hold")] == [second]
+
+
+def test_the_sweep_removes_the_place_in_line_of_a_job_that_is_gone(scene: Scene) -> None:
+    first, second = enqueue(scene, keyed("k"), keyed("k"))
+    remove_behind(scene, second)
+    limits.sweep(scene.engine, now=scene.now)
+    assert [row["job_id"] for row in rows_of(scene.engine, "hold")] == [first]
+
+
+def test_small_sweeps_one_after_the_other_see_everything(scene: Scene) -> None:
+    holders = enqueue(scene, *[keyed(f"k{number}") for number in range(20)])
+    successors = enqueue(scene, *[keyed(f"k{number}") for number in range(20)])
+    for job in scene.claim(10):
+        scene.finish(job)  # and nobody passes the keys on
+    remove_behind(scene, *holders[10:])
+    cursor = limits.START
+    seen = []
+    for _ in range(40):
+        _, cursor = limits.sweep(scene.engine, cursor, top=3, now=scene.now)
+        seen.append(cursor)
+    assert {scene.states()[job] for job in successors} == {"ready"}
+    assert seen[0] != limits.START
+
+
+def test_a_sweep_begins_anew_when_it_has_seen_all(scene: Scene) -> None:
+    enqueue(scene, *[keyed("k") for _ in range(5)])
+    assert limits.sweep(scene.engine, top=100, now=scene.now) == (set(), limits.START)

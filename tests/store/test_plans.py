@@ -8,8 +8,10 @@ from typing import Any, Literal
 import psycopg
 import pytest
 
-from evenflow.job import Claimed, JobError
+from evenflow.job import Claimed, JobError, JudgedEnd, Verdict
+from evenflow.schedule import StoredSchedule
 from evenflow.settings import Retention
+from evenflow.store import gates, schedules
 from evenflow.store.advance import Bound, Claim, Want, advance, start
 from evenflow.store.control import admit, expire, retry, withdraw
 from evenflow.store.engine import Parameters, Row
@@ -89,6 +91,15 @@ def parameters_of(unit: str) -> dict[str, Any]:
             free_expired_claims(note, now=START)
         case "start_claimed":
             start(note, ALICE, [claimed(number) for number in ids], now=START)
+        case "record_verdicts":
+            said = JudgedEnd(1, 1, "failed", verdicts=(Verdict("bank", "failure"),))
+            advance(note, ALICE, [said], now=START)
+        case "set_aside":
+            gates.set_aside(note, ["default"])
+        case "release_gated":
+            gates.release(note)
+        case "elect_probe":
+            gates.elect_probe(note, "bank", ["default"], now=START)
         case "save_progress":
             save_progress(note, ALICE, [(number, 1, "null") for number in ids])
         case "revive" | "hasten":
@@ -101,6 +112,12 @@ def parameters_of(unit: str) -> dict[str, Any]:
             find(note, ids)
         case "ended_among":
             ended_among(note, ids)
+        case "due_schedules":
+            schedules.due(note, ["f"] * 20, ["t"] * 20, top=100, now=START)
+        case "take_slots":
+            note.calls.append(
+                next(schedules._fire_steps(stored_schedule(), [], START, CountedIds(), None, START))
+            )
         case "find_duplicates":
             steps = enqueue_steps(jobs, CountedIds(), now=START)
             next(steps)
@@ -113,6 +130,14 @@ def claimed(number: int) -> Claimed:
     return Claimed(
         number, 1, "default", "t", None, 0, 1.0, 1, 3, 0, START, START, START, None, "[]", None, None, None
     )
+
+
+def stored_schedule() -> StoredSchedule:
+    """A schedule of which nothing but its fence matters."""
+    return StoredSchedule(
+        "k", "code", "f", "t", "[]", "* * * * *", None, "UTC", None, None, "skip", "skip", 0, None, START, START, START,
+        None, None, None, None, None, None, True,
+    )  # fmt: skip
 
 
 # Which index each statement must walk on the live jobs; None where it may not look at them at all.
@@ -132,6 +157,12 @@ WALKS: dict[str, str | None] = {
     "jobs_by_id": "job_pkey",
     "ended_among": "job_pkey",
     "find_duplicates": "job_pkey",
+    "due_schedules": None,
+    "take_slots": "job_pkey",
+    "record_verdicts": "job_pkey",
+    "set_aside": "job_ready",
+    "release_gated": "job_gated",
+    "elect_probe": "job_gated",
 }
 
 
@@ -283,11 +314,12 @@ class TestOnSqlite:
             for place, line in enumerate(lines)
             if "evenflow_job_ready" in line
         ]
-        assert len(walks) == 1
-        assert walks[0][0].count("queue=? AND priority=?") == 1
-        depth = len(walks[0][0]) - len(walks[0][0].lstrip())
-        beside = [line for line in walks[0] if len(line) - len(line.lstrip()) == depth]
-        assert not any("TEMP B-TREE" in line for line in beside)
+        assert len(walks) == 2  # the claim, and the look for jobs of shut tasks
+        for walk in walks:
+            assert walk[0].count("queue=? AND priority=?") == 1
+            depth = len(walk[0]) - len(walk[0].lstrip())
+            beside = [line for line in walk if len(line) - len(line.lstrip()) == depth]
+            assert not any("TEMP B-TREE" in line for line in beside)
 
     def test_a_claim_takes_no_more_steps_for_a_larger_backlog(self) -> None:
         """S4-19, S4-24, S4-25"""
@@ -348,7 +380,7 @@ def seed_sqlite(connection: Any, ready: int, groups: int, history: int) -> None:
 
 def explain(connection: "psycopg.Connection[Row]", unit: str, mode: str) -> dict[str, Any]:
     """The plan of a prepared unit, as custom or as generic plan."""
-    (statement,) = load_units("postgres")[unit].statements
+    statement = load_units("postgres")[unit].statements[-1]  # the others take locks
     parameters = parameters_of(unit)
     connection.execute(f"set plan_cache_mode = {mode}".encode())
     connection.execute(f"prepare hot as {statement.dollar}".encode())

@@ -413,7 +413,12 @@ class TestErrors:
 
     def test_of_an_unknown_database_name_it(self, postgres_store: PostgresEngine) -> None:
         engine = PostgresEngine(f"{postgres_store._conninfo}&dbname=nowhere_to_be_found")
-        with pytest.raises(StoreUnavailable, match="nowhere_to_be_found"):
+        with pytest.raises(StoreRefused, match=r'"nowhere_to_be_found" does not exist; correct the URL'):
+            counts(engine)
+
+    def test_of_an_unknown_user_are_refused_with_its_name(self, postgres_store: PostgresEngine) -> None:
+        engine = PostgresEngine(f"{postgres_store._conninfo}&user=nobody_at_all")
+        with pytest.raises(StoreRefused, match='role "nobody_at_all" does not exist; correct the URL'):
             counts(engine)
 
     def test_of_missing_tables_are_refused_with_their_state(self, postgres_url: str) -> None:

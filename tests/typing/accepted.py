@@ -34,6 +34,17 @@ async def crawl(ctx: Context, url: str) -> dict[str, int]:
 def nothing() -> None: ...
 
 
+@app.recurring("*/5 * * * *", key="often", timezone="Europe/Berlin", catch_up="one", jitter=5, args=(1,))
+@app.task(queue="docs")
+def again(a: int) -> int:
+    return a
+
+
+@app.recurring(every=timedelta(minutes=5), overlap="skip")
+async def refresh(ctx: Context) -> bytes:
+    return b""
+
+
 @app.task
 def store(value: Any, tenant: str) -> int:
     """A first parameter that would take a Context as well is an argument like any other."""
@@ -93,3 +104,8 @@ def keep(value: object) -> str:
 
 assert_type(keep.enqueue(1), Job[str])
 assert_type(keep.using(priority=1).enqueue(value=1).result(), str)
+
+assert_type(again.enqueue(1), Job[int])
+assert_type(refresh.enqueue(), Job[bytes])
+assert_type(app.schedules.run_now("often"), Job[Any])
+app.schedules.add("k", again, cron="0 6 * * *", args=[1], overlap="skip", catch_up="all")

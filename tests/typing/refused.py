@@ -39,3 +39,6 @@ add.using(prioritty=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIs
 add.using(priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 app.task(queu="docs")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 app.enqueue_many([(1, 2)])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+app.recurring("* * * * *", catch_up="some")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+app.recurring("* * * * *", overlap=True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+app.recurring("* * * * *", colour=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

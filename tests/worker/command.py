@@ -37,6 +37,10 @@ class WorkerCommand:
         self._command = [sys.executable, "-m", "evenflow", "worker", locator, *options]
         self._environment = os.environ | QUICK | {"EVENFLOW_URL": url, "LEDGER_FOLDER": str(folder)}
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # every process would compile everything anew
+        if (
+            "PYTHONPATH" in settings and "PYTHONPATH" in os.environ
+        ):  # the same sources as ours, wherever they are
+            settings["PYTHONPATH"] = os.pathsep.join([str(settings["PYTHONPATH"]), os.environ["PYTHONPATH"]])
         self._environment |= {name: str(value) for name, value in settings.items()}
         self.books = Books(url)
         self._log = folder / f"worker-{len(list(folder.glob('worker-*.log')))}.log"

@@ -61,6 +61,13 @@ async def ahold(ctx: Context, job: str, gate: str = "gate") -> int:
         return os.getpid()
 
 
+async def asleep(ctx: Context, job: str, seconds: float) -> str:
+    """Waits for time to pass, as a coroutine that waits for a slow service does."""
+    with ledger().body(job, epoch=ctx.fence, queue=ctx.queue):
+        await asyncio.sleep(seconds)
+        return job
+
+
 async def block(ctx: Context, job: str) -> int:
     """Blocks the event loop itself."""
     return hold(ctx, job, "never")
@@ -109,10 +116,12 @@ def declared(app: Evenflow) -> Evenflow:
         "work": (work, {}),
         "hold": (hold, {}),
         "ahold": (ahold, {}),
+        "asleep": (asleep, {}),
         "hold_or_fail": (hold, {"on_crash": "fail"}),
         "isolated": (isolated, {"run_in": "process"}),
         "stubborn": (hold, {"timeout": 0.5}),
         "block": (block, {"timeout": 0.5}),
+        "block_for_ever": (block, {}),
         "poison": (poison, {}),
         "fails": (fails, {"retry": twice}),
         "eat": (eat, {}),

@@ -6,10 +6,11 @@ import pytest
 
 from evenflow import Evenflow
 from evenflow.cli.worker import Ceilings
+from tests.ledger import intervals, most_at_once
 from tests.processes import wait_until
 from tests.worker.command import Books
-from tests.worker.conftest import MakeApp, StartWorker
-from tests.worker.jobs import declared, open_gate
+from tests.worker.conftest import StartWorker
+from tests.worker.jobs import open_gate
 
 
 def ceilings(
@@ -72,17 +73,35 @@ def test_a_command_never_holds_more_than_its_ceiling(
 
 
 @pytest.mark.process
-def test_a_busy_command_holds_no_job_that_a_free_one_could_run(
-    start_worker: StartWorker, sqlite_url: str, make_app: MakeApp, tmp_path: Path
+def test_two_commands_keep_the_concurrency_that_each_was_given(
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
-    app = declared(make_app(sqlite_url))
+    workers = {
+        most: start_worker(engine_url, "--processes", "1", "--concurrency", str(most)).ready()
+        for most in (1, 4)
+    }
+    jobs = jobs_app.tasks["hold"].enqueue_many([(f"job{number}",) for number in range(12)])
+    wait_until(lambda: len(intervals(tmp_path / "bodies")) == 5, "all slots to be full", 60)
+    open_gate(tmp_path)
+    for job in jobs:
+        job.result(timeout=60)
+    runs = intervals(tmp_path / "bodies")
+    for most, worker in workers.items():
+        (pid,) = worker.children()
+        assert most_at_once(run for run in runs if run.pid == pid) == most
+
+
+@pytest.mark.process
+def test_a_busy_command_holds_no_job_that_a_free_one_could_run(
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
+) -> None:
     options = ["--processes", "1", "--concurrency", "1"]
-    start_worker(sqlite_url, *options).ready()
-    first = app.tasks["hold"].enqueue("long")
-    books = Books(sqlite_url)
+    start_worker(engine_url, *options).ready()
+    first = jobs_app.tasks["hold"].enqueue("long")
+    books = Books(engine_url)
     wait_until(lambda: books.states() == {"running": 1}, "the long job to run")
-    quick = app.tasks["note"].enqueue_many([(f"quick{number}",) for number in range(5)])
-    start_worker(sqlite_url, *options).ready()
+    quick = jobs_app.tasks["note"].enqueue_many([(f"quick{number}",) for number in range(5)])
+    start_worker(engine_url, *options).ready()
     for job in quick:
         job.result(timeout=30)
     assert books.states()["running"] == 1

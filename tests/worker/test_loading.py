@@ -61,6 +61,29 @@ def test_a_module_inside_a_package_is_found(here: Path) -> None:
     assert isinstance(load_object("pack_c.jobs:app", Evenflow), Evenflow)
 
 
+def test_a_file_inside_a_package_may_import_its_siblings(here: Path) -> None:
+    write(here, "pack_k/__init__.py", "")
+    write(here, "pack_k/prices.py", "TEA = 3\n")
+    write(here, "pack_k/jobs.py", "from .prices import TEA\n" + SHOP)
+    assert load_object("pack_k/jobs.py:app", Evenflow) is sys.modules["pack_k.jobs"].app
+    assert load_object("pack_k.jobs:app", Evenflow) is sys.modules["pack_k.jobs"].app
+
+
+def test_a_file_whose_name_belongs_to_another_module_is_refused(here: Path) -> None:
+    write(here, "json.py", SHOP)
+    text = refusal("json.py:app")
+    assert "file 'json.py' cannot be loaded: the module name 'json' belongs to" in text
+    assert text.endswith("rename the file")
+    write(here, "sys.py", SHOP)
+    assert "the module name 'sys' belongs to Python itself" in refusal("sys.py:app")
+
+
+def test_ctrl_c_during_the_import_is_no_error_of_the_module(here: Path) -> None:
+    write(here, "slow_l.py", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        load_object("slow_l:app", Evenflow)
+
+
 def test_a_missing_module_is_named_with_a_near_one(here: Path) -> None:
     write(here, "shopping.py", SHOP)
     text = refusal("shoping:app")

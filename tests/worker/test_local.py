@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +140,41 @@ def test_without_the_fast_loop_the_usual_one_does(app: Evenflow, monkeypatch: py
     job = app.task(name="one")(one).enqueue()
     app.run_worker(until_empty=True)
     assert job.result(timeout=0) == 1
+
+
+TERM_AT_ONCE = """
+import asyncio, os, signal, sys
+from evenflow import Evenflow
+from evenflow.worker import local
+if sys.argv[2] == "asyncio":
+    local.new_event_loop = asyncio.new_event_loop
+app = Evenflow(sys.argv[1])
+handled = local.signal.signal
+
+def install(number, handler):
+    # The worst moment: the handler is there, the loop does not turn yet.
+    before = handled(number, handler)
+    if number == signal.SIGTERM and callable(handler):
+        os.kill(os.getpid(), number)
+    return before
+
+local.signal.signal = install
+app.run_worker()
+print("stopped")
+"""
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_a_signal_that_comes_before_the_loop_turns_is_not_lost(
+    make_app: MakeApp, sqlite_url: str, tmp_path: Path, loop: str
+) -> None:
+    make_app(sqlite_url).prepare()
+    path = tmp_path / "script.py"
+    path.write_text(TERM_AT_ONCE)
+    ended = subprocess.run(
+        [sys.executable, str(path), sqlite_url, loop], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "stopped\n"), ended.stderr
 
 
 def test_a_loop_that_is_closed_lets_coroutines_clean_up() -> None:

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from evenflow.errors import Code, DecodeError, ProcessExitError, ResultError, SignatureInvalid
-from evenflow.job import Claimed, End, JobError
+from evenflow.job import Claimed, End, JobError, JudgedEnd
+from evenflow.limits import Breaker
 from evenflow.rules.retry import NO_RETRY, Retry
 from evenflow.settings import Retention
-from evenflow.signals import Cancel, Fail, Snooze
+from evenflow.signals import Cancel, Fail, RetryLater, Snooze
 from evenflow.worker.outcome import (
     LONGEST_CODE,
     LONGEST_DATA,
@@ -332,3 +333,49 @@ def test_a_crash_fails_where_the_task_says_so() -> None:
 
 def test_a_job_given_back_is_as_if_it_had_not_been_claimed() -> None:
     assert released(job()) == End(7, 3, "ready", refund=1)
+
+
+def verdict(end: End) -> str:
+    """What the end of a guarded run says to its breaker."""
+    assert isinstance(end, JudgedEnd)
+    (said,) = end.verdicts
+    assert said.breaker == "bank"
+    return said.outcome
+
+
+GUARDED = dataclasses.replace(rules(), guards=(("bank", Breaker(ignore=KeyError)),))
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ConnectionError(), "failure"),
+        (KeyError(), "none"),
+        (Fail("BUSY"), "failure"),
+        (RetryLater(1), "failure"),
+        (TimedOut("late"), "failure"),
+        (asyncio.CancelledError(), "failure"),
+        (Snooze(1), "none"),
+        (Cancel("no"), "none"),
+        (CancelledByWish("no"), "none"),
+        (Expired(), "none"),
+        (UnknownTask("no"), "none"),
+        (SignatureInvalid("no"), "none"),
+        (DecodeError("no"), "none"),
+        (ResultError("no"), "none"),
+    ],
+)
+def test_an_error_says_to_its_breaker_whether_it_counts(error: BaseException, outcome: str) -> None:
+    assert verdict(raised(job(), error, GUARDED, NOW, 0.5)) == outcome
+
+
+def test_a_success_a_crash_and_a_return_say_what_they_are() -> None:
+    assert verdict(succeeded(job(), 1, GUARDED, NOW, 0.5)) == "success"
+    assert verdict(succeeded(job(), Snooze(1), GUARDED, NOW, 0.5)) == "none"
+    assert verdict(crashed(job(), ProcessExitError("gone"), False, GUARDED, NOW)) == "failure"
+    assert verdict(released(job(), GUARDED)) == "none"
+
+
+def test_a_run_that_no_breaker_guards_ends_without_a_verdict() -> None:
+    ends = [succeeded(job(), 1, rules(), NOW, 0.5), end_of(ValueError()), released(job(), rules())]
+    assert not any(isinstance(end, JudgedEnd) for end in ends)

@@ -487,7 +487,7 @@ def test_the_circuit_opens_after_failures_in_a_row_and_one_probe_closes_it(
         trouble.fate = lambda name: "pass"
         assert task.enqueue().result(timeout=20) == 5
         wait_until(lambda: "last_opening" in said(), "the opening to be told")
-        assert said()["circuit"] == "closed"
+        wait_until(lambda: said()["circuit"] == "closed", "a heartbeat after the probe, which was one itself")
         assert said()["last_opening"]["failures"] >= 3
     assert "circuit-closed" in caplog.text
 

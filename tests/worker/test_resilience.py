@@ -172,6 +172,19 @@ def test_a_server_that_is_not_there_at_the_start_is_waited_for(
     assert worker.stop() == 0
 
 
+def test_a_database_that_does_not_exist_is_refused_at_the_start_and_not_waited_for(
+    start_worker: StartWorker, server: PostgresServer
+) -> None:
+    worker = start_worker(server.url("nowhere_to_be_found"), "--processes", "1", **PATIENT)
+    assert worker.ended() == 1
+    assert (
+        'database "nowhere_to_be_found" does not exist; correct the URL, or create what it names'
+        in worker.log
+    )
+    assert "Traceback" not in worker.log
+    assert "the database is unavailable" not in worker.log
+
+
 def test_a_stop_while_the_server_is_not_there_yet_is_obeyed(
     start_worker: StartWorker, server: PostgresServer, url: str
 ) -> None:
@@ -180,6 +193,29 @@ def test_a_stop_while_the_server_is_not_there_yet_is_obeyed(
     worker.said("the database is unavailable")
     assert worker.stop() == 0
     assert "stopped before the database was there" in worker.log
+
+
+def test_a_command_that_waits_long_between_its_tries_is_not_taken_for_dead_after_an_outage(
+    start_worker: StartWorker, server: PostgresServer, url: str, make_app: MakeApp
+) -> None:
+    make_app(url).prepare()
+    slow = PATIENT | {"EVENFLOW_DB_RETRY_INITIAL_MS": "20000", "EVENFLOW_DB_RETRY_MAX_MS": "20000"}
+    quick = start_worker(url, "--processes", "1", **PATIENT).ready()
+    worker = start_worker(url, "--processes", "1", **slow).ready()
+    server.stop()
+    worker.said("services: the database is unavailable")
+    quick.said("the database is unavailable")
+    server.start()
+    books = Books(url)
+    (supervisor,) = books.rows(f"select beat from {{worker}} where pid = {worker.pid}")
+    healed = time.monotonic()
+    # Twice the lease, in which the quick one looks and would bury who does not beat.
+    wait_until(lambda: time.monotonic() > healed + 6.0, "two leases to pass")
+    (later,) = books.rows(f"select beat from {{worker}} where pid = {worker.pid}")
+    assert later > supervisor
+    assert worker.is_running(), worker.log
+    worker.ready()
+    assert [worker.stop(), quick.stop()] == [0, 0]
 
 
 def test_patience_that_has_an_end_ends_the_command_with_a_code(

@@ -9,12 +9,12 @@ import pytest
 from evenflow.errors import ConfigError
 from evenflow.store.reads import QueueRow
 from evenflow.worker import serving
-from evenflow.worker.serving import BOUND_AGE_S, Bounds, QueueList, Serving
+from evenflow.worker.serving import BOUND_AGE_S, SWEEP_SHARE, Bounds, QueueList, Serving
 from tests.worker.test_outcome import job
 
 
 def row(name: str, priority: int = 50) -> QueueRow:
-    return QueueRow(name, priority, "round-robin", None, None, None, None)
+    return QueueRow(name, priority, "round-robin", None, None, "overflow", None, None, None)
 
 
 def known(queues: list[str], *rows: QueueRow) -> Serving:
@@ -109,6 +109,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def mark(bounds: Bounds, turn: float, *, queue: str = "mail", **fields: Any) -> None:
+    bounds.current()
     bounds.note([job(queue=queue, turn=turn, **fields)], {(queue, 0): turn}, took_s=0.0)
 
 
@@ -119,8 +120,10 @@ def bound_of(bounds: Bounds) -> tuple[float, int]:
 
 
 def swept() -> Bounds:
+    """After a claim without bounds that took long."""
     bounds = Bounds()
-    bounds.current()  # the first look sweeps
+    bounds.current()
+    bounds.note([], {}, took_s=1.0)
     return bounds
 
 
@@ -146,6 +149,7 @@ def test_the_bound_moves_on_within_a_turn_that_v_has_reached(clock: Clock) -> No
     mark(bounds, 1.0, id=1)
     for number in (2, 3):
         clock.now += BOUND_AGE_S
+        bounds.current()
         bounds.note([job(queue="mail", turn=1.0, id=number)], {}, took_s=0.0)
     clock.now += BOUND_AGE_S
     assert bound_of(bounds) == (1.0, 3)
@@ -156,27 +160,19 @@ def test_the_bound_stays_at_v_when_claims_run_ahead_of_it(clock: Clock) -> None:
     mark(bounds, 1.0, id=1)
     for turn in (2.0, 3.0):
         clock.now += BOUND_AGE_S
+        bounds.current()
         bounds.note([job(queue="mail", turn=turn, id=7)], {}, took_s=0.0)
     clock.now += BOUND_AGE_S
     assert bound_of(bounds)[0] == 1.0
 
 
-def test_a_straggler_does_not_move_the_bound_back(clock: Clock) -> None:
-    bounds = swept()
-    mark(bounds, 5.0, id=5)
-    clock.now += BOUND_AGE_S
-    bounds.note([job(queue="mail", turn=2.0, id=9)], {("mail", 0): 5.0}, took_s=0.0)
-    clock.now += BOUND_AGE_S
-    assert bound_of(bounds) == (5.0, 5)
-
-
-@pytest.mark.parametrize(("took_s", "sweeps"), [(0.01, 10), (0.1, 4)])
+@pytest.mark.parametrize(("took_s", "sweeps"), [(0.0001, 200), (0.01, 40), (0.1, 4)])
 def test_a_claim_without_bounds_sweeps_for_stragglers_the_more_seldom_the_longer_it_takes(
     clock: Clock, took_s: float, sweeps: int
 ) -> None:
     bounds, seen = Bounds(), 0
     mark(bounds, 1.0)
-    clock.now += 2.0
+    clock.now += 1.0
     for _ in range(200):
         clock.now += 0.1
         is_sweep = bounds.current() == []
@@ -185,8 +181,31 @@ def test_a_claim_without_bounds_sweeps_for_stragglers_the_more_seldom_the_longer
     assert seen == sweeps
 
 
+def test_where_a_sweep_finds_a_straggler_the_claims_go_on_from_there(clock: Clock) -> None:
+    bounds = swept()
+    mark(bounds, 5.0, id=5)
+    clock.now += SWEEP_SHARE
+    assert bounds.current() == []
+    bounds.note([job(queue="mail", turn=2.0, id=9)], {("mail", 0): 5.0}, took_s=1.0)
+    assert bounds.current() == []
+    clock.now += BOUND_AGE_S
+    assert bound_of(bounds) == (2.0, 9)
+
+
+def test_a_claim_with_bounds_asks_for_one_without_in_time(clock: Clock) -> None:
+    bounds = swept()
+    seen = [bounds.blind_until]
+    mark(bounds, 5.0)
+    for wait_s in (BOUND_AGE_S, SWEEP_SHARE):
+        clock.now += wait_s
+        bounds.current()
+        seen.append(bounds.blind_until)
+    assert seen == [None, 1000.0 + SWEEP_SHARE, None]
+
+
 def test_a_band_whose_v_is_unknown_has_no_bound(clock: Clock) -> None:
     bounds = swept()
+    bounds.current()
     bounds.note([job(queue="mail", turn=3.0)], {}, took_s=0.0)
     clock.now += 1.0
     assert bounds.current() == []

@@ -14,7 +14,7 @@ import pytest
 
 from evenflow import Evenflow, State
 from tests.ledger import now_ns
-from tests.processes import children, wait_until
+from tests.processes import Lag, children, wait_until
 from tests.scratch_directory import start_time
 from tests.worker.command import ROOT, Books
 from tests.worker.conftest import MakeApp, StartWorker
@@ -22,6 +22,19 @@ from tests.worker.jobs import declared, open_gate
 from tests.worker.test_supervisor import begun, runs_of
 
 pytestmark = pytest.mark.process
+
+CLAIMING_ENDS_S = 0.2
+HOPS = (
+    3  # supervisor, the process's loop, its pump: each may be kept waiting by what else runs on this machine
+)
+
+
+def assert_no_late_start(folder: Path, stopped_ns: int, lag: Lag) -> None:
+    """No body began later after the signal than it may; the machine's own lag is not ours."""
+    last = max((run.began - stopped_ns) / 1e9 for run in runs_of(folder))
+    print(f"the last start came {last:.3f} s after the signal; the machine's lag was {lag.longest_s:.3f} s")
+    assert last <= CLAIMING_ENDS_S + HOPS * lag.longest_s
+
 
 both_kinds = pytest.mark.parametrize("task", ["hold", "ahold"])
 
@@ -33,15 +46,18 @@ def test_a_graceful_stop_claims_nothing_more_and_lets_running_jobs_end(
     worker = start_worker(engine_url, "--processes", "2", "--concurrency", "4").ready(2)
     running = jobs_app.tasks["hold"].enqueue_many([(f"running{each}",) for each in range(4)])
     begun(tmp_path, 4)
-    worker.send(number)
-    stopped = now_ns()
-    worker.said("stopping when running jobs have ended.*\n(.*\n)*.*stopping when.*\n(.*\n)*.*stopping when")
-    late = jobs_app.tasks["note"].enqueue_many([(f"late{each}",) for each in range(20)])
-    open_gate(tmp_path)
-    assert worker.ended() == 0
+    with Lag() as lag:
+        worker.send(number)
+        stopped = now_ns()
+        worker.said(
+            "stopping when running jobs have ended.*\n(.*\n)*.*stopping when.*\n(.*\n)*.*stopping when"
+        )
+        late = jobs_app.tasks["note"].enqueue_many([(f"late{each}",) for each in range(20)])
+        open_gate(tmp_path)
+        assert worker.ended() == 0
     assert {job.refresh().state for job in running} == {State.SUCCEEDED}
     assert {(job.refresh().state, job.attempt) for job in late} == {(State.READY, 0)}
-    assert max((run.began - stopped) / 1e9 for run in runs_of(tmp_path)) <= 0.2
+    assert_no_late_start(tmp_path, stopped, lag)
     assert worker.left_behind() == []
     assert Books(engine_url).rows("select count(*) from {worker}") == [(0,)]
 
@@ -52,12 +68,11 @@ def test_claiming_ends_within_a_fifth_of_a_second_under_load(
     worker = start_worker(engine_url, "--processes", "1", "--concurrency", "4").ready()
     jobs_app.tasks["work"].enqueue_many([(f"job{each}", 0.01) for each in range(3000)])
     begun(tmp_path, 20)
-    worker.send(signal.SIGTERM)
-    stopped = now_ns()
-    assert worker.ended() == 0
-    last = max((run.began - stopped) / 1e9 for run in runs_of(tmp_path))
-    print(f"the last start came {last:.3f} s after TERM")
-    assert last <= 0.2
+    with Lag() as lag:
+        worker.send(signal.SIGTERM)
+        stopped = now_ns()
+        assert worker.ended() == 0
+    assert_no_late_start(tmp_path, stopped, lag)
     states = Books(engine_url).states()
     assert set(states) == {"succeeded", "ready"}
     assert states.total() == 3000
@@ -119,6 +134,21 @@ def test_a_child_that_does_not_obey_is_killed_and_its_job_returned_all_the_same(
     assert worker.stop(signal.SIGQUIT) == 0
     assert worker.left_behind() == []
     assert (job.refresh().state, job.crashes) == (State.READY, 1)
+
+
+def test_children_that_do_not_end_in_time_get_quit_and_a_blocked_loop_costs_nobody_a_crash(
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
+) -> None:
+    worker = start_worker(engine_url, "--processes", "1", "--shutdown-timeout", "0.2").ready()
+    neighbour = jobs_app.tasks["hold"].enqueue("neighbour")
+    begun(tmp_path, 1)
+    blocker = jobs_app.tasks["block_for_ever"].enqueue("blocker")
+    begun(tmp_path, 2)
+    assert worker.stop() == 0
+    worker.said("have not ended after . s: they get QUIT")
+    for job in (neighbour, blocker):
+        assert (job.refresh().state, job.attempt, job.crashes) == (State.READY, 0, 0)
+    assert worker.left_behind() == []
 
 
 def test_a_stop_ends_the_isolated_processes_as_well(

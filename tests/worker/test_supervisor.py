@@ -1,5 +1,7 @@
 """The supervisor with real processes: it starts them, replaces them, and takes the jobs of the dead at once."""
 
+import contextlib
+import fcntl
 import itertools
 import os
 import re
@@ -8,10 +10,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from evenflow import Evenflow, Job, State
-from tests.ledger import Interval, intervals, now_ns
+from evenflow.database_url import parse_url
+from tests.ledger import Interval, intervals, most_at_once, now_ns
 from tests.processes import wait_until
 from tests.scratch_directory import start_time
 from tests.worker.command import QUICK, Books
@@ -78,16 +82,16 @@ def test_the_start_up_log_says_the_effective_limits(
 
 
 def test_with_one_slot_per_process_jobs_never_overlap_in_a_process(
-    start_worker: StartWorker, sqlite_url: str, make_app: MakeApp, tmp_path: Path
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
-    app = declared(make_app(sqlite_url))
-    worker = start_worker(sqlite_url, "--processes", "3", "--concurrency", "1").ready(3)
-    jobs = app.tasks["hold"].enqueue_many([(f"job{number}",) for number in range(6)])
+    worker = start_worker(engine_url, "--processes", "3", "--concurrency", "1").ready(3)
+    jobs = jobs_app.tasks["hold"].enqueue_many([(f"job{number}",) for number in range(6)])
     runs = begun(tmp_path, 3)
     assert {run.pid for run in runs} == set(worker.children())
     open_gate(tmp_path)
     for job in jobs:
         job.result(timeout=30)
+    assert most_at_once(runs_of(tmp_path)) == 3
     for pid in worker.children():
         own = [run for run in runs_of(tmp_path) if run.pid == pid]
         assert all(
@@ -153,9 +157,12 @@ def test_a_poison_job_is_quarantined_after_three_processes_and_the_others_go_on(
     for job in jobs:
         job.result(timeout=60)
         assert job.crashes < 3
+        assert job.attempt == 1, "a neighbour's crash is no attempt of one's own"
     assert (poison.state, poison.crashes) == (State.QUARANTINED, 3)
     assert [run.epoch for run in runs_of(tmp_path) if run.job == "poison"] == [1, 2, 3]
     assert poison.error is not None and ("SIGSEGV" if how == "segv" else "code 3") in poison.error.message
+    expected = {job.args[0]: ["succeeded"] for job in jobs} | {"poison": ["quarantined"]}
+    assert Books(engine_url).entries() == expected
     worker.ready(2)
     assert worker.stop() == 0
 
@@ -210,13 +217,12 @@ def test_the_jobs_of_a_whole_host_that_is_gone_run_elsewhere_within_the_lease_an
 
 
 def test_a_child_frozen_beyond_its_lease_is_replaced_and_can_write_nothing(
-    start_worker: StartWorker, postgres_url: str, make_app: MakeApp, tmp_path: Path
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
-    app = declared(make_app(postgres_url))
-    worker = start_worker(postgres_url, "--processes", "1").ready()
-    job = app.tasks["hold"].enqueue("job")
+    worker = start_worker(engine_url, "--processes", "1").ready()
+    job = jobs_app.tasks["hold"].enqueue("job")
     (run,) = begun(tmp_path, 1)
-    worker.send(signal.SIGSTOP, run.pid)
+    freeze(run.pid, engine_url)
     again = begun(tmp_path, 2)[1]
     assert again.pid != run.pid
     assert again.epoch == run.epoch + 1
@@ -227,15 +233,14 @@ def test_a_child_frozen_beyond_its_lease_is_replaced_and_can_write_nothing(
 
 
 def test_a_process_that_thaws_after_its_lease_writes_no_second_result_and_leaves(
-    start_worker: StartWorker, postgres_url: str, make_app: MakeApp, tmp_path: Path
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
-    app = declared(make_app(postgres_url))
-    first = start_worker(postgres_url, "--processes", "1").ready()
-    job = app.tasks["hold"].enqueue("job")
+    first = start_worker(engine_url, "--processes", "1").ready()
+    job = jobs_app.tasks["hold"].enqueue("job")
     (run,) = begun(tmp_path, 1)
-    first.send(signal.SIGSTOP, first.pid)  # nobody is there to end the frozen one
-    first.send(signal.SIGSTOP, run.pid)
-    start_worker(postgres_url, "--processes", "1").ready()
+    freeze(first.pid, engine_url)  # nobody is there to end the frozen one
+    freeze(run.pid, engine_url)
+    start_worker(engine_url, "--processes", "1").ready()
     again = begun(tmp_path, 2)[1]
     open_gate(tmp_path)
     assert job.result(timeout=30) == again.pid
@@ -244,7 +249,42 @@ def test_a_process_that_thaws_after_its_lease_writes_no_second_result_and_leaves
     first.send(signal.SIGCONT)
     assert first.ended() != 0, "a supervisor that was declared dead says so"
     assert job.refresh().result(timeout=0) == again.pid
-    assert Books(postgres_url).entries() == {"job": ["succeeded"]}
+    assert Books(engine_url).entries() == {"job": ["succeeded"]}
+    assert [each.epoch for each in runs_of(tmp_path)] == [1, 2]
+
+
+def freeze(pid: int, url: str) -> None:
+    """Stop a process, but not with SQLite's write lock in its hands: then everybody would wait for it."""
+    lock = Path(f"{parse_url(url).path}.lock")
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: _state(pid) == "T", "the process to stand still")
+        if not lock.exists() or _is_free(lock):
+            return
+        os.kill(pid, signal.SIGCONT)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _is_free(lock: Path) -> bool:
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(lock.read_text()) not in _stopped()
+        return True
+
+
+def _stopped() -> set[int]:
+    """Processes that stand still now."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if _state(int(entry.name)) == "T":
+                found.add(int(entry.name))
+    return found
 
 
 # Timeouts that cannot be enforced from within
@@ -256,17 +296,20 @@ def test_a_body_that_cannot_be_stopped_costs_its_process_but_not_its_neighbours_
 ) -> None:
     worker = start_worker(engine_url, "--processes", "1").ready()
     (before,) = worker.children()
-    neighbour = jobs_app.tasks["hold"].enqueue("neighbour")
-    begun(tmp_path, 1)
+    neighbours = jobs_app.tasks["hold"].enqueue_many([(f"neighbour{each}",) for each in range(3)])
+    begun(tmp_path, 3)
     stuck = jobs_app.tasks[task].enqueue("stuck")
     wait_until(lambda: stuck.refresh().state.is_end, "the timeout")
     assert stuck.error is not None and stuck.error.code == "TASK_TIMEOUT"
     wait_until(lambda: worker.children() not in ([], [before]), "the process to be replaced", 30)
-    again = [run for run in begun(tmp_path, 3) if run.job == "neighbour"]
-    assert [run.epoch for run in again] == [1, 2]
+    again = begun(tmp_path, 7)
+    for neighbour in neighbours:
+        assert [run.epoch for run in again if run.job == neighbour.args[0]] == [1, 2]
     open_gate(tmp_path)
-    assert neighbour.result(timeout=30) != before
-    assert (neighbour.attempt, neighbour.crashes, neighbour.errors) == (1, 0, [])
+    for neighbour in neighbours:
+        assert neighbour.result(timeout=30) != before
+        assert (neighbour.attempt, neighbour.crashes, neighbour.errors) == (1, 0, [])
+    assert len([run for run in runs_of(tmp_path) if run.job == "stuck"]) == 1
 
 
 # Hopeless starts
@@ -385,27 +428,44 @@ def test_a_process_is_replaced_when_it_is_too_old_but_its_jobs_may_end(
 # Rest
 
 
-def test_an_idle_command_hardly_computes_and_hardly_speaks(
+USUAL = {
+    "EVENFLOW_HEARTBEAT_MS": 2000,
+    "EVENFLOW_LEASE_MS": 10_000,
+    "EVENFLOW_NOTIFY_POLL_INTERVAL_MS": 5000,
+}
+
+
+def test_an_idle_command_hardly_computes(
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow
+) -> None:
+    jobs_app.prepare()
+    worker = start_worker(engine_url, "--processes", "1", **USUAL).ready()
+    pids = [worker.pid, *worker.children()]
+    has_started = time.monotonic() + 2.0
+    wait_until(lambda: time.monotonic() > has_started, "the start to be over")
+    shares = []
+    for _ in range(3):  # the quietest of some spells: what others do on this machine is not counted
+        before, started = {pid: cpu_s(pid) for pid in pids}, time.monotonic()
+        wait_until(lambda: time.monotonic() > started + 2.0, "a spell of idleness")  # noqa: B023
+        lasted = time.monotonic() - started
+        shares.append(max((cpu_s(pid) - before[pid]) / lasted for pid in pids))
+    print(f"idle: {min(shares):.2%} of a CPU per process, of {[f'{share:.2%}' for share in shares]}")
+    assert min(shares) <= 0.01
+
+
+def test_an_idle_process_hardly_speaks(
     start_worker: StartWorker, postgres_url: str, make_app: MakeApp
 ) -> None:
     make_app(postgres_url).prepare()
-    usual = {
-        "EVENFLOW_HEARTBEAT_MS": 2000,
-        "EVENFLOW_LEASE_MS": 10_000,
-        "EVENFLOW_NOTIFY_POLL_INTERVAL_MS": 5000,
-    }
-    worker = start_worker(postgres_url, "--processes", "1", **usual).ready()
-    books = Books(postgres_url)
-    pids = [worker.pid, *worker.children()]
-    started = time.monotonic()
-    wait_until(lambda: time.monotonic() - started > 2.0, "the start to be over")
-    computed, spoken, started = cpu_s(*pids), commits(books), time.monotonic()
-    wait_until(lambda: time.monotonic() - started > 6.0, "six seconds of idleness")
-    lasted = time.monotonic() - started
-    share, rate = (cpu_s(*pids) - computed) / lasted, (commits(books) - spoken) / lasted
-    print(f"idle: {share:.2%} of a CPU for two processes, {rate:.1f} transactions a second")
-    assert share < 0.02
-    assert rate < 7.0
+    start_worker(postgres_url, "--processes", "2", **USUAL).ready(2)
+    with psycopg.connect(postgres_url, autocommit=True) as session:
+        has_started = time.monotonic() + 2.0
+        wait_until(lambda: time.monotonic() > has_started, "the start to be over")
+        spoken, started = commits(session), time.monotonic()
+        wait_until(lambda: time.monotonic() > started + 6.0, "six seconds of idleness")
+        rate = (commits(session) - spoken) / (time.monotonic() - started)
+    print(f"idle: {rate:.1f} transactions a second of a supervisor with services and two processes")
+    assert rate <= 3 * 2.5, "two of each process or so, and what the server does by itself"
 
 
 def cpu_s(*pids: int) -> float:
@@ -417,12 +477,14 @@ def cpu_s(*pids: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def commits(books: Books) -> int:
-    books.rows("select pg_stat_clear_snapshot()")
-    count: int = books.rows("select xact_commit from pg_stat_database where datname = current_database()")[0][
-        0
-    ]
-    return count
+def commits(session: psycopg.Connection[tuple[int]]) -> int:
+    """Transactions in this database so far, but for those of the question itself."""
+    session.execute("select pg_stat_clear_snapshot()")
+    row = session.execute(
+        "select xact_commit from pg_stat_database where datname = current_database()"
+    ).fetchone()
+    assert row is not None
+    return row[0]
 
 
 def test_the_health_of_a_worker_process_is_its_heartbeat(

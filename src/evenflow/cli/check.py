@@ -15,6 +15,8 @@ from evenflow.cli.workers import document as worker_document
 from evenflow.durations import format_duration
 from evenflow.errors import UnknownQueue
 from evenflow.queues import Queue
+from evenflow.rules.recurrence import Pattern
+from evenflow.schedule import NewSchedule
 from evenflow.store import leases, reads
 from evenflow.store.migrate import check_schema, migrations
 from evenflow.store.open import AnyEngine, open_engine
@@ -34,6 +36,7 @@ class Findings:
     queue_mode: str | None = None
     queues: list[dict[str, Any]] = field(default_factory=list)
     tasks: list[dict[str, Any]] = field(default_factory=list)
+    schedules: list[dict[str, Any]] = field(default_factory=list)
     live: dict[str, Any] | None = None
     mistakes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -100,6 +103,20 @@ def _check_declarations(app: Evenflow, findings: Findings) -> None:
             settings.queue(task.policy.queue)
         except UnknownQueue as wrong:
             findings.mistakes.append(f"task {task.name!r}: {wrong}")
+    findings.schedules = [_schedule(each) for each in app.schedules.declared]
+
+
+def _schedule(schedule: NewSchedule) -> dict[str, Any]:
+    return {
+        "key": schedule.key,
+        "task": schedule.task,
+        "cron": schedule.cron,
+        "every_s": None if schedule.every_us is None else schedule.every_us / 1_000_000,
+        "timezone": schedule.timezone,
+        "text": Pattern(schedule.cron, schedule.every_us, schedule.timezone).in_words(),
+        "catch_up": schedule.catch_up,
+        "overlap": schedule.overlap,
+    }
 
 
 def _queue(queue: Queue) -> dict[str, Any]:
@@ -181,6 +198,7 @@ def _document(findings: Findings) -> dict[str, Any]:
         "queue_mode": findings.queue_mode,
         "queues": findings.queues,
         "tasks": findings.tasks,
+        "schedules": findings.schedules,
         "live": findings.live,
         "mistakes": findings.mistakes,
         "warnings": findings.warnings,
@@ -193,6 +211,8 @@ def _print(findings: Findings) -> None:
         click.echo(f"database  {findings.database}")
         click.echo(f"queues    {_queues_in_words(findings)}")
         click.echo(f"tasks     {len(findings.tasks)}")
+        if findings.schedules:
+            click.echo(f"schedules {len(findings.schedules)}")
         _print_tables(findings)
     if findings.live is not None and findings.live["connected"]:
         click.echo(_live_in_words(findings.live))
@@ -226,6 +246,12 @@ def _print_tables(findings: Findings) -> None:
                 (row["name"], row["queue"], row["max_attempts"], _timeout(row["timeout_s"]))
                 for row in findings.tasks
             ],
+        )
+    if findings.schedules:
+        click.echo()
+        print_table(
+            ("schedule", "task", "fires", "missed slots"),
+            [(row["key"], row["task"], row["text"], row["catch_up"]) for row in findings.schedules],
         )
     click.echo()
 

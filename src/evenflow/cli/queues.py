@@ -7,9 +7,9 @@ import click
 from evenflow.cli.documents import json_option, print_json
 from evenflow.cli.places import Place, takes_place
 from evenflow.cli.tables import Cell, print_table
-from evenflow.cli.texts import moment
+from evenflow.cli.texts import moment, printable
 from evenflow.job import State
-from evenflow.store import reads
+from evenflow.store import gates, reads
 
 OPEN = [state for state in State if not state.is_end]
 _SHOWN = (State.READY, State.RUNNING, State.SCHEDULED)
@@ -23,18 +23,23 @@ def queues(place: Place, as_json: bool) -> None:
     with place.looking() as engine:
         known = {row.name: row for row in reads.queues(engine)}
         counts = reads.counts(engine)
+        paused = [gate for gate in gates.gates(engine) if gate.cause == "pause"]
     rows = [
         _document(name, known.get(name), counts.get(name, {}))
         for name in sorted(known.keys() | counts.keys())
     ]
     if as_json:
-        print_json({"queues": rows})
-    elif rows:
+        print_json({"queues": rows, "paused_tasks": [_paused_task(gate) for gate in paused]})
+        return
+    if rows:
         print_table(
             ("queue", *_SHOWN, "other", "priority", "fair", "cap", "paused"), [_line(row) for row in rows]
         )
     else:
         click.echo("no queues yet: none was declared, used or paused")
+    for gate in paused:
+        said = _pause({"paused": True, "paused_by": gate.shut_by, "paused_why": gate.shut_why})
+        click.echo(printable(f"task {gate.name!r} is {said}"))
 
 
 def _document(name: str, row: reads.QueueRow | None, counts: dict[str, int]) -> dict[str, Any]:
@@ -44,10 +49,21 @@ def _document(name: str, row: reads.QueueRow | None, counts: dict[str, int]) -> 
         "priority": row.priority if row else None,
         "fair": row.fair if row else None,
         "max_concurrency": row.max_concurrency if row else None,
+        "max_ready": row.max_ready if row else None,
+        "on_full": row.on_full if row else None,
         "paused": bool(row and row.paused_at is not None),
         "paused_at": moment(row.paused_at) if row else None,
         "paused_by": row.paused_by if row else None,
         "paused_why": row.paused_why if row else None,
+    }
+
+
+def _paused_task(gate: gates.Gate) -> dict[str, Any]:
+    return {
+        "name": gate.name,
+        "paused_at": moment(gate.shut_at),
+        "paused_by": gate.shut_by,
+        "paused_why": gate.shut_why,
     }
 
 

@@ -103,7 +103,9 @@ class Ceilings:
     metavar="S",
     help="Replace a process after S seconds.",
 )
-@click.option("--no-services", is_flag=True, help="Only run jobs: no dispatcher, rescuer or pruner here.")
+@click.option(
+    "--no-services", is_flag=True, help="Only run jobs: no dispatcher, scheduler, rescuer or pruner here."
+)
 @click.option(
     "--health-port",
     type=click.IntRange(0, 65_535),
@@ -152,8 +154,9 @@ def worker(
         ceilings.processes, concurrency, app.settings.cluster_wide_cap, per_worker, batch,
     )  # fmt: skip
     log.info(
-        "Serving %s from %s with %d tasks", ",".join(served), app.settings.database.masked(), len(app.tasks)
-    )
+        "Serving %s from %s with %d tasks and %d schedules",
+        ",".join(served), app.settings.database.masked(), len(app.tasks), len(app.schedules.declared),
+    )  # fmt: skip
     orders = [
         Orders(
             locator=locator, path=[os.getcwd()], queues=served, parent=0, concurrency=concurrency,
@@ -175,6 +178,7 @@ def worker(
             orders,
             prepare=prepare,
             services=not no_services,
+            plan=app.schedules,
             shutdown_timeout_s=shutdown_timeout,
         )
         with serve_health(health_port, supervisor.health):

@@ -47,11 +47,13 @@ def document(worker: leases.Worker, now: int) -> dict[str, Any]:
         "alive": now - worker.beat_at <= worker.lease_us,
         "running": about.get("running"),
         "concurrency": about.get("concurrency"),
+        "services": about.get("services"),
     }
 
 
 def _line(row: dict[str, Any], worker: leases.Worker, now: int) -> list[Cell | str | int | None]:
     running = "" if row["running"] is None else f"{row['running']} of {row['concurrency']}"
+    running = ", ".join(row["services"] or []) or running
     return [
         row["id"], row["kind"], row["host"], str(row["pid"]), running, f"{span(now - worker.started_at)} ago",
         f"{span(now - worker.beat_at)} ago", Cell("alive", "green") if row["alive"] else Cell("silent", "red"),

@@ -1,38 +1,56 @@
 """The client: declare tasks, enqueue calls, look at jobs and control them."""
 
+import enum
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from evenflow.checks import whole
+from evenflow.client.breakers import BreakerControl, BreakerStatus, declare_breakers, status_of
 from evenflow.client.handle import Job
 from evenflow.client.journal import LONGEST_EVENT, StoredJournal
 from evenflow.client.keyed import rate_limits
+from evenflow.client.limit_rows import LimitRow, limit_rows
 from evenflow.client.options import TaskOptions, declared_policy
 from evenflow.client.producer import Producer
 from evenflow.client.run import Run
+from evenflow.client.schedule_options import ScheduleOptions
+from evenflow.client.schedules import Schedules
 from evenflow.client.step import OnError
 from evenflow.client.task import LONGEST_NAME, AnyTask, Call, Task, task_name
 from evenflow.client.why import Reason, reasons
 from evenflow.client.workflow import Workflow
 from evenflow.codec import check_text, encode_result
 from evenflow.context import Context
+from evenflow.durations import Duration
 from evenflow.errors import ConfigError, JobNotFound, PayloadError, RateLimited
 from evenflow.hooks import Hooks
 from evenflow.ids import id_number
 from evenflow.job import Claimed, JobRecord, State
-from evenflow.limits import Rate
+from evenflow.limits import Breaker, Rate
+from evenflow.rules.breaker import declared
 from evenflow.settings import Options, Settings
-from evenflow.store import control, durable, limits, reads, runs
+from evenflow.store import control, durable, gates, limits, reads, runs
+from evenflow.store.gates import Gate
 from evenflow.store.limits import Limiter
 from evenflow.store.open import prepare
 
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 _BATCH = 500
 
 Ids = str | Iterable[str]
+
+
+class Unset(enum.Enum):
+    """What an argument is that was not given, where None says something of its own."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET
 
 
 class _Unasked:
@@ -45,10 +63,13 @@ class Client:
 
     def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
         self.settings = Settings.build(url, **options)
-        _refuse_unavailable(self.settings)
+        if mistakes := declared({}, self._queue_breakers).mistakes:
+            raise ConfigError(mistakes)
         self._producer = Producer(self.settings)
         self.hooks = Hooks()
         """What runs when workers start and stop, and around each run: `@app.hooks.on_worker_start` and others."""
+        self.schedules = Schedules(self._producer)
+        """What recurs: `app.schedules.list()`, and `add`, `update`, `pause`, `resume`, `run_now`, `remove` at run time."""
 
     @property
     def tasks(self) -> dict[str, AnyTask]:
@@ -78,12 +99,33 @@ class Client:
     def task(self, function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Make a function a task: `@app.task` or `@app.task(queue="docs", group="tenant", retry=Retry())`.
 
-        Options: name, queue, priority (-100..100, lower first), retry, timeout, good_until, group, unique, on_crash,
-        run_in, keep_result. Every mistake of a declaration is reported at once, as ConfigError.
+        Options: name, queue, priority (-100..100, lower first), retry, timeout, good_until, group, unique, concurrency,
+        rate, breaker, single_instance, on_conflict, on_crash, run_in, keep_result. Every mistake of a declaration is
+        reported at once, as ConfigError.
         """
         if function is None:
             return lambda real: self._declare(real, options)
         return self._declare(function, options)
+
+    def recurring(
+        self, cron: str | None = None, *, every: Duration | None = None, key: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> "DeclareRecurring":  # fmt: skip
+        """Let a task recur: `@app.recurring("30 2 * * *", timezone="Europe/Berlin")` above `@app.task`, or above a
+        function, which becomes a task. `every=timedelta(minutes=5)` is elapsed time instead of a clock's.
+
+        Options: key (default: the task's name), timezone, args, kwargs, queue, priority, catch_up ("skip", "one",
+        "all"), overlap ("allow", "skip"), jitter, description. Mistakes are reported at once, as ConfigError.
+        """
+
+        def declare(given: Any) -> AnyTask:
+            task = given if isinstance(given, Task) else self._declare(given, {})
+            if not task.belongs_to(self._producer):
+                raise ConfigError(f"schedule {key or task.name!r}: task {task.name!r} belongs to another app")
+            self.schedules.declare(task, key, cron, every, options)
+            return task
+
+        return declare  # type: ignore[return-value]
 
     def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: Any = None) -> list[Job[Any]]:
         """Store calls of any tasks in one transaction: `app.enqueue_many([add.job(1, 2), parse.job("bob", "x")])`."""
@@ -203,29 +245,74 @@ class Client:
             self._producer.waker.announce_ends()
         return count
 
-    def pause(self, queue: str, *, who: str | None = None, why: str | None = None) -> None:
-        """Start no more jobs of this queue; what runs goes on. Lasts until `resume`, over restarts."""
-        self.settings.queue(queue)
+    def pause(
+        self, queue: str | None = None, *, task: str | AnyTask | None = None, who: str | None = None, why: str | None = None,
+    ) -> None:  # fmt: skip
+        """Start no more jobs of this queue, or of this task in any queue; what runs goes on. Lasts until `resume`, over
+        restarts: `app.pause("mail")`, `app.pause(task="charge", why="the bank is closed")`."""
+        name = _one_of(queue, task)
+        if task is None:
+            self.settings.queue(name)
         self._producer.make_ready()
-        control.pause(self._producer.engine, queue, who=who, why=why)
+        act = control.pause if task is None else gates.pause_task
+        act(self._producer.engine, name, who=who, why=why)
 
-    def resume(self, queue: str) -> bool:
-        """Serve a paused queue again; False if it was not paused."""
+    def resume(self, queue: str | None = None, *, task: str | AnyTask | None = None) -> bool:
+        """Serve a paused queue, or run a paused task's jobs, again; False if it was not paused."""
+        name = _one_of(queue, task)
         self._producer.make_ready()
-        resumed = control.resume(self._producer.engine, queue)
-        self._producer.waker.wake(queue)
+        if task is None:
+            resumed = control.resume(self._producer.engine, name)
+            self._producer.waker.wake(name)
+        else:
+            resumed = gates.resume_task(self._producer.engine, name)
+            self._producer.waker.wake_dispatchers()
         return resumed
 
-    def set_limit(self, queue: str, *, max_concurrency: int | None) -> None:
-        """Cap a queue over the whole cluster, now and without a restart: None is no cap, 0 holds the queue.
+    def paused_tasks(self) -> list[Gate]:
+        """Tasks that are paused: their `name`, and when (`shut_at`), by whom and why."""
+        self._producer.make_ready()
+        return [gate for gate in gates.gates(self._producer.engine) if gate.cause == "pause"]
+
+    def breakers(self) -> list[BreakerStatus]:
+        """Every breaker, with its state, its failures, its probe and how many jobs wait behind it.
+
+        >>> [(each.name, each.state, each.waiting) for each in app.breakers()]  # doctest: +SKIP
+        [('bank', 'open', 12)]
+        """
+        declare_breakers(self._producer)
+        return [status_of(row) for row in gates.breakers(self._producer.engine)]
+
+    def breaker(self, name: str) -> BreakerControl:
+        """The breaker of this name, to be read, opened, closed or reset by hand."""
+        return BreakerControl(self._producer, name)
+
+    def set_limit(
+        self,
+        queue: str,
+        *,
+        max_concurrency: int | Unset | None = UNSET,
+        max_ready: int | Unset | None = UNSET,
+    ) -> None:
+        """Change a queue's cap or bound over the whole cluster, now and without a restart. None is no limit;
+        `max_concurrency=0` holds the queue. What is not named stays as it is.
 
         Lasts until it is set again, whatever the code declares; `reset_limit` gives the word back to the code.
         """
         self.settings.queue(queue)
-        if wrong := whole("max_concurrency", max_concurrency, 0, optional=True):
+        wrong = (
+            [] if max_concurrency is UNSET else whole("max_concurrency", max_concurrency, 0, optional=True)
+        )
+        wrong += [] if max_ready is UNSET else whole("max_ready", max_ready, 1, optional=True)
+        if max_concurrency is UNSET and max_ready is UNSET:
+            wrong.append("expected max_concurrency= or max_ready=, got neither")
+        if wrong:
             raise ConfigError([f"queue {queue!r}: {mistake}" for mistake in wrong])
         self._producer.make_ready()
-        control.set_cap(self._producer.engine, queue, max_concurrency)
+        if not isinstance(max_concurrency, Unset):
+            control.set_cap(self._producer.engine, queue, max_concurrency)
+        if not isinstance(max_ready, Unset):
+            control.set_bound(self._producer.engine, queue, max_ready)
         self._producer.waker.wake(queue)
 
     def reset_limit(self, queue: str) -> None:
@@ -233,6 +320,7 @@ class Client:
         declared = self.settings.queue(queue)
         self._producer.make_ready()
         control.set_cap(self._producer.engine, queue, declared.max_concurrency, is_set=False)
+        control.set_bound(self._producer.engine, queue, declared.max_ready, is_set=False)
         self._producer.waker.wake(queue)
 
     def why(self, id: str) -> list[Reason]:
@@ -243,14 +331,18 @@ class Client:
         """
         return reasons(self._producer.engine, self._producer.results.read(_number(id)))
 
-    def limits(self, prefix: str | None = None) -> list[Limiter]:
-        """Keys and rates that are held, waited for or spent, with their limits."""
+    def limits(self, prefix: str = "") -> list[LimitRow]:
+        """Every limit in use: caps, bounds, keys, locks, groups and rates; or those whose names begin with `prefix`."""
         self._producer.make_ready()
-        return limits.limiters(self._producer.engine, prefix=prefix)
+        return [row for row in limit_rows(self._producer.engine) if row.name.startswith(prefix)]
 
     def rate_usage(self, name: str) -> list[Limiter]:
         """How far the rates of a queue or of a task (by its name) are used up in this window."""
-        return [row for kind in ("queue", "task") for row in self.limits(f"rate:{kind}:{name}")]
+        self._producer.make_ready()
+        engine = self._producer.engine
+        return [
+            row for kind in ("queue", "task") for row in limits.limiters(engine, prefix=f"rate:{kind}:{name}")
+        ]
 
     def rate_reset(self, name: str) -> int:
         """Forget the starts of this window for a queue's or a task's rates; how many rates were reset."""
@@ -311,6 +403,9 @@ class Client:
             raise ConfigError(f"task {name!r} is declared twice; give one of them another name=")
         policy, found = declared_policy(options)
         mistakes = [f"task {name!r}: {mistake}" for mistake in found]
+        if not found and policy.breaker is not None:
+            others = {each: task.policy.breaker for each, task in self.tasks.items() if each != name}
+            mistakes += declared({**others, name: policy.breaker}, self._queue_breakers).mistakes
         try:
             task: AnyTask = Task(function, name, policy, self._producer)
         except ConfigError as wrong:
@@ -319,6 +414,10 @@ class Client:
             raise ConfigError(mistakes)
         self._producer.tasks[name] = task
         return task
+
+    @property
+    def _queue_breakers(self) -> dict[str, Breaker | None]:
+        return {queue.name: queue.breaker for queue in self.settings.queues}
 
     def _pages(self, wanted: reads.Filter, before: int, limit: int | None) -> Iterator[Job[Any]]:
         self._producer.make_tables()
@@ -381,16 +480,40 @@ class Declare:
         return function
 
 
-def _refuse_unavailable(settings: Settings) -> None:
-    """What can be declared but is not enforced yet must not look as if it were."""
-    mistakes = [
-        f"queue {queue.name!r}: {option} is not available in this version; leave it out"
-        for queue in settings.queues
-        for option in ("breaker", "max_ready")
-        if getattr(queue, option) is not None
-    ]
-    if mistakes:
-        raise ConfigError(mistakes)
+class DeclareRecurring:
+    """What `@app.recurring(...)` is to a type checker; never instantiated."""
+
+    @overload
+    def __call__(self, function: Task[P, R, T], /) -> Task[P, R, T]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[_Unasked, P], Coroutine[Any, Any, T]], /
+    ) -> Task[..., Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[_Unasked, P], T], /) -> Task[..., T, T]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], T], /) -> Task[P, T, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
+    def __call__(self, function: Any, /) -> Any:
+        return function
+
+
+def _one_of(queue: str | None, task: str | AnyTask | None) -> str:
+    if (queue is None) == (task is None):
+        raise TypeError("expected a queue or task=, and not both")
+    if task is None:
+        assert queue is not None
+        return queue
+    return check_text("task", task.name if isinstance(task, Task) else task, LONGEST_NAME)
 
 
 def _number(id: str) -> int:

@@ -1,9 +1,10 @@
-"""The concurrency keys and rates of a task's calls: compiled at declaration, turned into limits at each enqueue."""
+"""The concurrency keys, locks and rates of a task's calls: compiled at declaration, turned into limits at each enqueue."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evenflow.checks import whole
+from evenflow.client.options import Policy
 from evenflow.codec import CallSignature
 from evenflow.errors import ConfigError, EnqueueError
 from evenflow.job import Limit
@@ -12,6 +13,8 @@ from evenflow.queues import Queue
 from evenflow.rules.keys import Key, scope_key
 
 GROUP_PLACE_KEPT_US = 180_000_000
+LOCK_KEPT_US = 120_000_000
+LOCK_MARGIN_US = 60_000_000
 
 
 class KeyedLimits:
@@ -97,6 +100,15 @@ class KeyedLimits:
         if mistakes := whole("to()", most, 1):
             raise EnqueueError(f"task {self._task!r}: concurrency: {mistakes[0]}")
         return most
+
+
+def lock_limit(task: str, policy: Policy) -> Limit | None:
+    """The lock of a single-instance job, by its own name or the task's; it outlives the timeout by a minute."""
+    if policy.single_instance is False:
+        return None
+    name = task if policy.single_instance is True else policy.single_instance
+    kept_us = max(LOCK_KEPT_US, (policy.timeout_us or 0) + LOCK_MARGIN_US)
+    return Limit(f"lock:{scope_key(name)}", 1, kept_us, at_start=policy.on_conflict != "snooze")
 
 
 def _group_limit(queue: Queue, group: str) -> Limit:

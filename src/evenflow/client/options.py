@@ -5,19 +5,21 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
-from evenflow.checks import one_of, whole
+from evenflow.checks import instance, one_of, whole
 from evenflow.durations import Duration, duration_us
 from evenflow.errors import ConfigError
-from evenflow.limits import Concurrency, KeySource, Rate
+from evenflow.limits import Breaker, Concurrency, KeySource, Rate
 from evenflow.queues import name_mistakes
 from evenflow.rules.retry import NO_RETRY, Retry
 from evenflow.unique import Unique
 
 OnCrash: TypeAlias = Literal["retry", "fail"]
+OnContention: TypeAlias = Literal["snooze", "skip", "fail"]
 RunIn: TypeAlias = Literal["auto", "thread", "async", "process"]
 When: TypeAlias = datetime | timedelta | float | str
 
 PRIORITIES = (-100, 100)
+LONGEST_LOCK = 200
 
 
 class TaskOptions(TypedDict, total=False):
@@ -33,6 +35,9 @@ class TaskOptions(TypedDict, total=False):
     unique: Unique | bool | None
     concurrency: Concurrency | Sequence[Concurrency]
     rate: Rate | Sequence[Rate]
+    single_instance: bool | str
+    on_conflict: OnContention
+    breaker: Breaker | None
     on_crash: OnCrash
     run_in: RunIn
     keep_result: Duration | None
@@ -49,6 +54,8 @@ class CallOptions(TypedDict, total=False):
     good_until: When | None
     group: str | None
     unique: Unique | str | bool | None
+    single_instance: bool | str
+    on_conflict: OnContention
     on_crash: OnCrash
     keep_result: Duration | None
     connection: Any
@@ -70,6 +77,9 @@ class Policy:
     unique_value: str | None = None
     concurrency: tuple[Concurrency, ...] = ()
     rate: tuple[Rate, ...] = ()
+    single_instance: bool | str = False
+    on_conflict: OnContention = "snooze"
+    breaker: Breaker | None = None
     on_crash: OnCrash = "retry"
     run_in: RunIn = "auto"
     keep_result: Duration | None = None
@@ -143,8 +153,10 @@ def _mistakes(policy: Policy) -> list[str]:
     found = [
         *name_mistakes(policy.queue),
         *whole("priority", policy.priority, *PRIORITIES),
+        *_single_instance_mistakes(policy),
         *one_of("on_crash", policy.on_crash, get_args(OnCrash)),
         *one_of("run_in", policy.run_in, get_args(RunIn)),
+        *instance("breaker", policy.breaker, Breaker, "breaker=Breaker()"),
         *_moment_mistakes("run_after", policy.run_after),
         *_moment_mistakes("good_until", policy.good_until),
         *_duration_mistakes("timeout", policy.timeout, least_us=1),
@@ -158,6 +170,20 @@ def _mistakes(policy: Policy) -> list[str]:
         )
     if group is not None and not isinstance(group, str):
         found.append(f"group: expected a text, got {group!r}; write group=str(...)")
+    return found
+
+
+def _single_instance_mistakes(policy: Policy) -> list[str]:
+    found = one_of("on_conflict", policy.on_conflict, get_args(OnContention))
+    name: object = policy.single_instance
+    if not isinstance(name, bool) and not (isinstance(name, str) and 1 <= len(name) <= LONGEST_LOCK):
+        found.append(
+            f"single_instance: expected True, False or a name of 1 to {LONGEST_LOCK} characters, got {name!r}"
+        )
+    if not found and policy.on_conflict != "snooze" and name is False:
+        found.append(
+            f"on_conflict={policy.on_conflict!r} has no effect without single_instance; write single_instance=True"
+        )
     return found
 
 

@@ -22,7 +22,7 @@ from evenflow.store.callers import adrive_on, drive_on, drive_together, kind_of
 from evenflow.store.engine import Steps, drive
 from evenflow.store.enqueue import Enqueued, Sign, enqueue_steps
 from evenflow.store.open import AnyEngine, open_engine, prepare
-from evenflow.store.signals import ARRIVAL, Waker, channel, settle_wakers
+from evenflow.store.signals import ARRIVAL, Waker, channel, queue_mark, settle_wakers
 from evenflow.store.workflows import NewRun, start_steps
 
 
@@ -77,7 +77,7 @@ class Producer:
         if self._can_make_ready_beside():
             self.make_ready()
         placed = drive_on(connection, self._arriving(calls), self.settings.schema)
-        return self._handles(calls, placed, is_arriving=True)
+        return self.handles(calls, placed, is_arriving=True)
 
     async def aenqueue(self, calls: Sequence[Call[Any]], connection: Any = None) -> list[Job[Any]]:
         """`enqueue`, awaited."""
@@ -91,8 +91,8 @@ class Producer:
             await asyncio.to_thread(self.make_ready)
         placed = await adrive_on(connection, self._arriving(calls), self.settings.schema)
         if all(place.is_new for place in placed):
-            return self._handles(calls, placed, is_arriving=True)
-        return await asyncio.to_thread(self._handles, calls, placed, is_arriving=True)
+            return self.handles(calls, placed, is_arriving=True)
+        return await asyncio.to_thread(self.handles, calls, placed, is_arriving=True)
 
     def start_run(self, new: NewRun, connection: Any = None) -> Run[Any]:
         """Store a run of a workflow: all or nothing."""
@@ -163,30 +163,47 @@ class Producer:
         self.make_ready()
         jobs, must_be_new = [call.new for call in calls], _must_be_new(calls)
 
-        # Jobs with keys arrive and are admitted like those of a caller's transaction: admission is one road.
-        is_limited = any(job.limits for job in jobs)
+        # Jobs with keys arrive and are admitted like those of a caller's transaction: admission is one road. So do those
+        # that a time of uniqueness may take back.
+        is_limited = any(job.limits or job.unique_for_us is not None for job in jobs)
+        bounded = self._bounded(jobs)
+        queues = {job.queue for job in jobs if job.run_at is None}
+        has_replaced = any(job.replaces for job in jobs)
+        is_plain = not (is_limited or has_replaced or bounded)
+        wakes = self.waker.with_commit(*queues) if is_plain else []
 
         def steps() -> Steps[list[Enqueued]]:
             return enqueue_steps(
-                jobs, self.ids, arriving=is_limited, sign=self.signer(), must_be_new=must_be_new
+                jobs,
+                self.ids,
+                arriving=is_limited,
+                sign=self.signer(),
+                must_be_new=must_be_new,
+                bounded=bounded,
+                wakes=wakes,
             )
 
         # One job is one row: it is there or not. Of several, those before a duplicate have to go again.
         is_undone_by_error = len(jobs) > 1 and must_be_new
         placed = (
-            drive_together(self.engine, steps)
-            if is_limited or is_undone_by_error
-            else drive(self.engine, steps())
+            drive(self.engine, steps())
+            if is_plain and not is_undone_by_error
+            else drive_together(self.engine, steps)
         )
-        if is_limited:
+        if has_replaced or bounded:
+            self.waker.wake(*queues)
+            self.waker.wake_dispatchers()
+        if not is_plain:
             return self._admitted(calls, placed)
-        self.waker.wake(*{job.queue for job in jobs if job.run_at is None})
+        woken = {wake.payload for wake in wakes}
+        self.waker.wake(*(queue for queue in queues if queue_mark(queue) not in woken))
         if any(job.run_at is not None for job in jobs):
             self.waker.wake_dispatchers()
-        return self._handles(calls, placed)
+        return self.handles(calls, placed)
 
     def _admitted(self, calls: Sequence[Call[Any]], placed: list[Enqueued]) -> list[Job[Any]]:
-        """Let jobs with keys line up now; those that must not wait are discarded where their key is full."""
+        """Let jobs with keys line up now; those that must not wait are discarded where their key is full. Where jobs may
+        have been put elsewhere than the call says, the handles show them as they are."""
         self.waker.wake(*control.admit(self.engine))
         found = reads.find(self.engine, [place.id for place in placed])
         full = [
@@ -209,6 +226,11 @@ class Producer:
             for call, place in zip(calls, placed, strict=True)
         ]
 
+    def _bounded(self, jobs: Sequence[NewJob]) -> set[str]:
+        """Queues of these jobs that are declared with a bound, or would reject if one was set at run time."""
+        queues = map(self.settings.queue, {job.queue for job in jobs})
+        return {queue.name for queue in queues if queue.max_ready is not None or queue.on_full == "reject"}
+
     def _can_make_ready_beside(self) -> bool:
         """Whether tables can be made while a caller's transaction is open: on SQLite it may hold the only write lock."""
         return not self._is_ready and self.engine.kind == "postgres"
@@ -227,6 +249,11 @@ class Producer:
         return placed
 
     def _arriving(self, calls: Sequence[Call[Any]]) -> Steps[list[Enqueued]]:
+        if any(call.new.replaces for call in calls):
+            raise EnqueueError(
+                "connection: a job that replaces another (on_conflict='replace', debounce=) would lock it until your commit "
+                "and make workers wait; enqueue it after the commit, without connection="
+            )
         placed = yield from enqueue_steps(
             [call.new for call in calls],
             self.ids,
@@ -239,7 +266,7 @@ class Producer:
         return placed
 
     def signer(self) -> Sign | None:
-        """What signs jobs, if anything does."""
+        """How the jobs of this app are signed; None where they are not."""
         keys = self.keys
         if keys is None:
             return None
@@ -252,9 +279,10 @@ class Producer:
 
         return sign
 
-    def _handles(
+    def handles(
         self, calls: Sequence[Call[Any]], placed: list[Enqueued], *, is_arriving: bool = False
     ) -> list[Job[Any]]:
+        """The jobs of calls that were placed."""
         now = wall_us()
         holders = [place.id for place in placed if not place.is_new]
         # What cannot be seen from here (another job of the caller's open transaction) is shown as it was asked for.

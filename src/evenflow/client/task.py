@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
 import msgspec
 
 from evenflow.client.handle import Job
-from evenflow.client.keyed import KeyedLimits
+from evenflow.client.keyed import KeyedLimits, lock_limit
 from evenflow.client.options import CallOptions, Policy, When, changed_policy
 from evenflow.clock import to_us, wall_us
 from evenflow.codec import TAG, CallSignature, check_text, encode_call, encode_template
@@ -20,6 +20,7 @@ from evenflow.context import Context
 from evenflow.durations import duration_us
 from evenflow.errors import ConfigError, PayloadError
 from evenflow.job import NewJob
+from evenflow.module_names import module_of_file
 from evenflow.rules.keys import Key, scope_key
 from evenflow.settings import Settings
 from evenflow.store.retention import kept_us
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 LONGEST_NAME = 255
 LONGEST_GROUP = 255
+_NOT_UNIQUE = Unique()
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -160,13 +162,23 @@ class Task(Generic[P, R, T]):
             group = check_text("group", policy.group_value, LONGEST_GROUP)
         elif self._group is not None:
             group = self._group.text(self.signature.arguments(args, kwargs))
-        if policy.unique is not None:
+        unique = policy.unique
+        if unique is not None:
             unique_key = self._unique_text(args, kwargs, payload)
-        now = wall_us() if policy.run_after is not None or policy.good_until is not None else 0
+        if unique is None or unique_key is None:
+            unique = _NOT_UNIQUE
+        delay_us = unique.debounce_us
+        now = wall_us() if policy.run_after is not None or policy.good_until is not None or delay_us else 0
+        run_at = _due(policy.run_after, now)
+        if delay_us is not None:
+            run_at = max(run_at or 0, now + delay_us)
+        lock = lock_limit(self.name, policy)
+        limits = self.limits.of(args, kwargs, group, queue)
         return NewJob(
             self.name, payload, policy.queue, policy.priority, group, policy.retry.max_attempts,
-            _due(policy.run_after, now), _moment(policy.good_until, now), None, unique_key, policy.on_crash == "fail",
-            None, self._options(), self.limits.of(args, kwargs, group, queue),
+            run_at, _moment(policy.good_until, now), None, unique_key, policy.on_crash == "fail",
+            None, self._options(), limits if lock is None else (*limits, lock), unique.ttl_us, unique.replaces,
+            unique.max_wait_us,
         )  # fmt: skip
 
     def call_options(self) -> dict[str, Any]:
@@ -204,10 +216,12 @@ class Task(Generic[P, R, T]):
 
     def _options(self) -> str | None:
         """What a worker must know beyond the declaration, because this call says otherwise."""
+        found: dict[str, Any] = {}
+        if self.policy.single_instance is not False and self.policy.on_conflict != "snooze":
+            found["lock"] = self.policy.on_conflict
         declared = self._producer.declared(self.name)
         if declared is None or declared.policy is self.policy:
-            return None
-        found: dict[str, Any] = {}
+            return _encode(found).decode() if found else None
         if self.policy.timeout_us != declared.policy.timeout_us:
             found["timeout_us"] = self.policy.timeout_us
         if self.policy.keep_us != declared.policy.keep_us:
@@ -256,7 +270,7 @@ def task_name(function: Callable[..., Any]) -> str:
         )
     if module == "__main__":
         path = getattr(sys.modules["__main__"], "__file__", None)
-        module = Path(path).stem if path else module
+        module = module_of_file(Path(path))[1] if path else module
     return f"{module}.{name}".replace(".<locals>", "")
 
 

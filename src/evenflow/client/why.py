@@ -7,8 +7,10 @@ import msgspec
 from evenflow.clock import from_us
 from evenflow.ids import id_text
 from evenflow.job import JobRecord, State
-from evenflow.store import leases, limits, reads, runs
+from evenflow.rules.breaker import Circuit
+from evenflow.store import bounds, gates, leases, limits, reads, runs
 from evenflow.store.engine import Engine
+from evenflow.store.gates import BreakerRow
 from evenflow.store.reads import QueueRow
 
 MOST_COUNTED = 1000
@@ -49,9 +51,14 @@ def _of_state(engine: Engine, job: JobRecord) -> list[Reason]:
         case State.WAITING:
             return _waiting(engine, job)
         case State.BLOCKED:
-            return _blocked(engine, job)
+            found = [*_keyed(engine, job), *_shut(engine, job)]
+            return found or [
+                Reason("blocked", "nothing is in its way any more: the next sweep makes it ready")
+            ]
         case State.READY:
-            return _ready(engine, job)
+            return [*_shut(engine, job), *_ready(engine, job)]
+        case State.OVERFLOW:
+            return _overflow(engine, job)
         case _:
             return [Reason(str(job.state), f"it is {job.state}")]
 
@@ -78,7 +85,7 @@ def _waiting(engine: Engine, job: JobRecord) -> list[Reason]:
     return [Reason("workflow", text, None, tuple(id_text(each) for each, _ in open))]
 
 
-def _blocked(engine: Engine, job: JobRecord) -> list[Reason]:
+def _keyed(engine: Engine, job: JobRecord) -> list[Reason]:
     found = []
     for hold in limits.holds(engine, job.id):
         if hold.phase == _HELD:
@@ -91,11 +98,63 @@ def _blocked(engine: Engine, job: JobRecord) -> list[Reason]:
             until = _moment(row.free_at) if row else None
             text = f"rate {hold.limiter.removeprefix('rate:')!r} is used up: {held + spent}/{hold.most} in this window"
             found.append(Reason("rate", text, until))
+        elif hold.limiter.startswith("lock:"):
+            names = _holders(engine, hold.limiter)
+            text = f"single instance {hold.limiter.removeprefix('lock:')!r} is held by {_one_of(names)}"
+            found.append(Reason("single instance", text, None, names))
         else:
-            names = tuple(id_text(each) for each in limits.holders(engine, hold.limiter))
+            names = _holders(engine, hold.limiter)
             text = f"key {hold.limiter.partition(':')[2]!r} is full: {held}/{hold.most} held"
             found.append(Reason("concurrency", text, None, names))
-    return found or [Reason("blocked", "its key has room: the next sweep makes it ready")]
+    return found
+
+
+def _shut(engine: Engine, job: JobRecord) -> list[Reason]:
+    """The gates that this job stands before: a pause of its task, breakers of its task and of its queue."""
+    found = []
+    for gate in gates.gates(engine, task=job.task, queue=job.queue):
+        if gate.cause == "pause":
+            found.append(_pause(f"task {gate.name!r}", gate.shut_at, gate.shut_by, gate.shut_why))
+        elif gate.breaker is not None:
+            found += [_broken(row, job.id) for row in gates.breakers(engine, gate.breaker)]
+    return found
+
+
+def _broken(breaker: BreakerRow, job: int) -> Reason:
+    """What an open breaker says: since when and why, and what it waits for."""
+    who = f" by {breaker.opened_by}" if breaker.opened_by else ""
+    why = f" ({breaker.opened_why})" if breaker.opened_why else ""
+    text = (
+        f"breaker {breaker.name!r} was opened{who} at {_moment(breaker.opened_at):%Y-%m-%d %H:%M:%S} UTC{why}"
+    )
+    if breaker.opens_at is None:
+        return Reason("breaker", f"{text}; it stays so until it is closed by hand")
+    until = _moment(breaker.opens_at)
+    if breaker.state is Circuit.OPEN:
+        return Reason("breaker", f"{text}; a probe may run at {until:%Y-%m-%d %H:%M:%S} UTC", until)
+    if breaker.probe_job is None:
+        return Reason("breaker", f"{text}; the next job that a worker can take is its probe", until)
+    if breaker.probe_job == job:
+        return Reason("breaker", f"{text}; this job is its probe, and runs next", until)
+    return Reason("breaker", f"{text}; it waits for its probe", until, (id_text(breaker.probe_job),))
+
+
+def _holders(engine: Engine, limiter: str) -> tuple[str, ...]:
+    return tuple(id_text(each) for each in limits.holders(engine, [limiter]).get(limiter, ()))
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return f"job {names[0]}" if names else "nobody any more: the next sweep passes it on"
+
+
+def _overflow(engine: Engine, job: JobRecord) -> list[Reason]:
+    use = next((row for row in bounds.uses(engine) if row.name == job.queue), None)
+    if use is None or use.max_ready is None:
+        return [Reason("overflow", f"queue {job.queue!r} has no bound any more: the next sweep lets it in")]
+    before = bounds.waiting_before(engine, job.id, top=MOST_COUNTED)
+    many = f"{before} or more" if before >= MOST_COUNTED else str(before)
+    text = f"queue {job.queue!r} is at its bound: {use.ready}/{use.max_ready} ready, {many} wait before it"
+    return [Reason("overflow", text)]
 
 
 def _ready(engine: Engine, job: JobRecord) -> list[Reason]:
@@ -119,14 +178,13 @@ def _ready(engine: Engine, job: JobRecord) -> list[Reason]:
 def _paused(queue: QueueRow | None) -> list[Reason]:
     if queue is None or queue.paused_at is None:
         return []
-    who = f" by {queue.paused_by}" if queue.paused_by else ""
-    why = f": {queue.paused_why}" if queue.paused_why else ""
-    return [
-        Reason(
-            "pause",
-            f"queue {queue.name!r} was paused{who} at {_moment(queue.paused_at):%Y-%m-%d %H:%M:%S} UTC{why}",
-        )
-    ]
+    return [_pause(f"queue {queue.name!r}", queue.paused_at, queue.paused_by, queue.paused_why)]
+
+
+def _pause(what: str, at: int, who: str | None, why: str | None) -> Reason:
+    by = f" by {who}" if who else ""
+    reason = f": {why}" if why else ""
+    return Reason("pause", f"{what} was paused{by} at {_moment(at):%Y-%m-%d %H:%M:%S} UTC{reason}")
 
 
 def _capped(engine: Engine, name: str, queue: QueueRow | None) -> list[Reason]:

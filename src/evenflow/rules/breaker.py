@@ -5,12 +5,42 @@ Runs without the probe's token count while the breaker is closed and change noth
 started before the breaker opened says nothing about whether the downstream has recovered.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from evenflow.error_kinds import matches
+from evenflow.errors import Code
 from evenflow.limits import Breaker
+
+# These say nothing about what a breaker guards: the body did not run, or what it returned could not be stored.
+SILENT_CODES = frozenset(
+    {
+        Code.WORKER_SERIALIZATION_ERROR,
+        Code.WORKER_RESOLUTION_ERROR,
+        Code.SIGNATURE_INVALID,
+        Code.TASK_EXPIRED,
+        Code.TASK_CANCELLED,
+    }
+)
+
+
+Kind: TypeAlias = Literal["task", "queue"]
+Target: TypeAlias = tuple[Kind, str]
+"""What a breaker guards: a task or a queue, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What an app says about breakers: each by its name, which of them guards what, who has none, and what is wrong."""
+
+    breakers: dict[str, Breaker] = field(default_factory=dict)
+    guards: dict[Target, str] = field(default_factory=dict)
+    free: list[Target] = field(default_factory=list)
+    mistakes: list[str] = field(default_factory=list)
 
 
 class Circuit(StrEnum):
@@ -116,6 +146,17 @@ def release_probe(state: BreakerState, token: str) -> BreakerState:
     return BreakerState(state.failures, state.opened_at) if _holds_probe(state, token) else state
 
 
+def counts(breaker: Breaker, error: BaseException, code: str) -> bool:
+    """Whether an error is a failure in the eyes of this breaker.
+
+    >>> counts(Breaker(ignore=ValueError), ValueError("no"), "UNHANDLED_ERROR")
+    False
+    """
+    if code in SILENT_CODES or matches(breaker.ignore, error, code):
+        return False
+    return not breaker.on or matches(breaker.on, error, code)
+
+
 def breaker_name(breaker: Breaker, *, queue: str | None = None, task: str | None = None) -> str:
     """The name a breaker's state is kept under: its own, or one made from what it guards.
 
@@ -125,6 +166,38 @@ def breaker_name(breaker: Breaker, *, queue: str | None = None, task: str | None
     if breaker.name is not None:
         return breaker.name
     return f"queue_{queue}" if queue is not None else f"task_{task}"
+
+
+def declared(tasks: Mapping[str, Breaker | None], queues: Mapping[str, Breaker | None]) -> Declared:
+    """Everything that tasks and queues declare, by their names. Of one name there is one breaker, with one set of numbers.
+
+    >>> declared({"charge": Breaker(name="bank")}, {"mail": Breaker()}).guards
+    {('queue', 'mail'): 'queue_mail', ('task', 'charge'): 'bank'}
+    """
+    found = Declared()
+    for name, breaker in queues.items():
+        _note(found, ("queue", name), breaker, None if breaker is None else breaker_name(breaker, queue=name))
+    for name, breaker in tasks.items():
+        _note(found, ("task", name), breaker, None if breaker is None else breaker_name(breaker, task=name))
+    return found
+
+
+def _note(found: Declared, target: Target, breaker: Breaker | None, name: str | None) -> None:
+    if breaker is None or name is None:
+        found.free.append(target)
+        return
+    found.guards[target] = name
+    known = found.breakers.setdefault(name, breaker)
+    if _numbers(known) != _numbers(breaker):
+        first = next(f"{kind} {each!r}" for (kind, each), to in found.guards.items() if to == name)
+        found.mistakes.append(
+            f"{target[0]} {target[1]!r}: breaker {name!r} has other numbers at {first}; share one Breaker, or rename one"
+        )
+
+
+def _numbers(breaker: Breaker) -> tuple[object, ...]:
+    # What is stored under the name. Which errors count is each one's own: they are judged where they happen.
+    return breaker.failure_threshold, breaker.cooldown_us, breaker.probe_lease_us, breaker.on_open
 
 
 def _holds_probe(state: BreakerState, token: str | None) -> bool:

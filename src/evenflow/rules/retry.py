@@ -10,13 +10,11 @@ from typing import Literal, TypeAlias, get_args
 
 from evenflow.checks import true_or_false, whole
 from evenflow.durations import Duration, duration_seconds
+from evenflow.error_kinds import ErrorKind, listed_kinds, matches
 from evenflow.errors import Code, ConfigError
 from evenflow.signals import Fail, RetryLater
 
 Shape: TypeAlias = Literal["exponential", "linear", "fixed"]
-ErrorKind: TypeAlias = type[BaseException] | str
-"""What `on` and `give_up_on` list: exception classes and error codes, in any mixture."""
-
 # Trying again cannot mend these, or would run work whose result was already lost once.
 FINAL_CODES = frozenset(
     {
@@ -71,7 +69,10 @@ class Retry:
         max_s = default_s if self.max is None else _seconds("max", self.max, mistakes)
         if not mistakes:
             _check_maximum(base_s, max_s, delays_s, mistakes)
-        on, give_up_on = _kinds("on", self.on, mistakes), _kinds("give_up_on", self.give_up_on, mistakes)
+        on, give_up_on = (
+            listed_kinds("Retry", "on", self.on, mistakes),
+            listed_kinds("Retry", "give_up_on", self.give_up_on, mistakes),
+        )
         mistakes += [
             f"Retry: on: {kind} is final and never retried; leave it out"
             for kind in on
@@ -107,9 +108,9 @@ class Retry:
         """
         if code is None:
             code = error.code if isinstance(error, Fail) else Code.UNHANDLED_ERROR
-        if code in FINAL_CODES or _matches(self.give_up_on, error, code):
+        if code in FINAL_CODES or matches(self.give_up_on, error, code):
             return False
-        return not self.on or _matches(self.on, error, code)
+        return not self.on or matches(self.on, error, code)
 
     def decide(
         self, attempt: int, random: float, error: BaseException | None = None, code: str | None = None
@@ -162,11 +163,6 @@ def _capped(delay: float, longest: float, random: float | None) -> float:
     return min(high, low + (high - low) * random)
 
 
-def _matches(kinds: object, error: BaseException | None, code: str) -> bool:
-    assert isinstance(kinds, tuple)
-    return any(kind == code if isinstance(kind, str) else isinstance(error, kind) for kind in kinds)
-
-
 def _seconds(option: str, value: Duration, mistakes: list[str]) -> float:
     try:
         return duration_seconds(value)
@@ -191,19 +187,6 @@ def _check_maximum(base_s: float, max_s: float, delays_s: tuple[float, ...], mis
         mistakes.append(
             f"Retry: max: expected at least {name}, {longest:g} s, got {max_s:g} s; raise max or lower it"
         )
-
-
-def _kinds(option: str, given: object, mistakes: list[str]) -> tuple[ErrorKind, ...]:
-    listed = (given,) if isinstance(given, str | type) else given
-    if not isinstance(listed, Iterable):
-        listed = (given,)
-    kinds: list[ErrorKind] = []
-    for kind in listed:
-        if (isinstance(kind, str) and kind) or (isinstance(kind, type) and issubclass(kind, BaseException)):
-            kinds.append(kind)
-        else:
-            mistakes.append(f"Retry: {option}: expected exception classes or error codes, got {kind!r}")
-    return tuple(kinds)
 
 
 NO_RETRY = Retry(max_attempts=1)

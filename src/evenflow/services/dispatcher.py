@@ -4,7 +4,7 @@ import logging
 import time
 
 from evenflow.settings import Retention
-from evenflow.store import control, durable, leases, limits, reads, runs, workflows
+from evenflow.store import bounds, control, durable, gates, leases, limits, reads, runs, workflows
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Waker
 
@@ -29,6 +29,7 @@ class Dispatcher:
         self._waker = Waker(engine)
         self._maintenance_s = maintenance_s
         self._sweep_at = 0.0
+        self._cursor = limits.START
         self._tidy_at = 0.0
 
     def step(self) -> float:
@@ -43,8 +44,10 @@ class Dispatcher:
             self._tidy_at = now if self._tidy() else now + TIDY_EVERY_S
         if now >= self._sweep_at:
             self._sweep_at = now + self._maintenance_s
-            self._waker.wake(*limits.sweep(self._engine))
-            if durable.rouse(self._engine):
+            promoted, self._cursor = limits.sweep(self._engine, self._cursor)
+            self._waker.wake(*promoted, *bounds.fill_all(self._engine))
+            roused = durable.rouse(self._engine)
+            if gates.release(self._engine) or roused:  # whoever opened their gate did not come to it
                 due_in_s = 0.0
         return max(0.0, min(due_in_s, min(self._tidy_at, self._sweep_at) - time.monotonic()))
 

@@ -16,7 +16,9 @@ from evenflow.store.signals import ARRIVAL, Interrupt, Signals, watch_signals
 
 log = logging.getLogger("evenflow.services")
 
+LONGEST_END_S = 5.0
 _SHORTEST_S = 0.02  # arrivals come in crowds: look at most this often
+_PUNCTUAL_S = 0.002  # what is due at a known time is not made to wait for a crowd
 
 
 class Service(Protocol):
@@ -28,7 +30,11 @@ class Service(Protocol):
 
 
 class Keeper:
-    """Runs services until stopped. Database outages are waited out as the settings say; any other error is fatal."""
+    """Runs services until stopped. Database outages are waited out as the settings say; any other error is fatal.
+
+    `longest_delay_s` is for services that a lease hangs on: the time between two tries is at most that, and they never
+    give up. Tries are then no measure of patience; the other processes of the worker count theirs.
+    """
 
     def __init__(
         self,
@@ -38,6 +44,7 @@ class Keeper:
         on_death: Callable[[str, BaseException], None],
         *,
         listens: bool = True,
+        longest_delay_s: float | None = None,
     ) -> None:
         self._due: dict[str, float] = {service.name: 0.0 for service in services}
         self._services = services
@@ -45,6 +52,7 @@ class Keeper:
         self._resilience = settings.resilience
         self._on_death = on_death
         self._listens = listens
+        self._longest_delay_s = longest_delay_s
         self._failures = 0
         self._stopped = threading.Event()
         self._signals: Signals | None = None
@@ -54,11 +62,15 @@ class Keeper:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread and wait for it."""
+    def ask_to_stop(self) -> None:
+        """Let the step that is under way be the last. Returns at once: several can end at the same time."""
         self._stopped.set()
         self._interrupt()
-        self._thread.join(timeout=10.0)
+
+    def stop(self) -> None:
+        """End the thread and wait for it, but not for ever: a database that has fallen silent holds its steps up."""
+        self.ask_to_stop()
+        self._thread.join(timeout=LONGEST_END_S)
 
     def hasten(self, name: str) -> None:
         """Let a service take its next step now. Safe from any thread."""
@@ -111,7 +123,7 @@ class Keeper:
         left = min(self._due.values()) - time.monotonic()
         if left <= 0:
             return
-        heard = signals.wait(max(_SHORTEST_S, left))
+        heard = signals.wait(max(_PUNCTUAL_S, left))
         if ARRIVAL in heard and "dispatcher" in self._due:
             self._due["dispatcher"] = 0.0
             self._stopped.wait(_SHORTEST_S)
@@ -122,7 +134,9 @@ class Keeper:
         delay = database_delay(initial_ms, max_ms, self._failures, random.random())
         self._failures += 1
         most = self._resilience.db_retry_max_attempts
-        if most and self._failures >= most:
+        if self._longest_delay_s is not None:
+            delay = min(delay, self._longest_delay_s)
+        elif most and self._failures >= most:
             self._on_death("services", error)
             return False
         log.warning("services: the database is unavailable (%s); again in %.1f s", error, delay)

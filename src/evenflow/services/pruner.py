@@ -1,9 +1,10 @@
-"""The pruner: finished jobs whose retention has passed, partitions whose day has passed, groups that are idle."""
+"""The pruner: finished jobs whose retention has passed, partitions whose day has passed, groups that are idle, fires
+and schedules that are long past."""
 
 import logging
 
 from evenflow.durations import DAY_US
-from evenflow.store import durable, limits, logs, reads, runs, upkeep
+from evenflow.store import durable, limits, logs, reads, runs, schedules, upkeep
 from evenflow.store.open import AnyEngine
 from evenflow.store.postgres import PostgresEngine
 
@@ -12,6 +13,8 @@ log = logging.getLogger("evenflow.services")
 BATCH = 1000
 EVERY_S = 30.0
 COSTS_KEPT_US = 7 * DAY_US
+FIRES_KEPT_US = 7 * DAY_US
+UNDECLARED_KEPT_US = 30 * DAY_US
 
 
 class Pruner:
@@ -32,5 +35,8 @@ class Pruner:
         pruned = max(pruned, runs.prune(self._engine, top=BATCH), durable.prune(self._engine, top=BATCH))
         idle = upkeep.forget_idle_groups(self._engine, top=BATCH)
         limits.forget_idle(self._engine, top=BATCH)
+        upkeep.forget_marks(self._engine, top=BATCH)
         upkeep.forget_old_costs(self._engine, reads.now_us(self._engine) - COSTS_KEPT_US)
-        return 0.0 if max(pruned, idle) >= BATCH else EVERY_S
+        schedules.forget_undeclared(self._engine, UNDECLARED_KEPT_US)
+        fires = schedules.prune(self._engine, FIRES_KEPT_US, top=BATCH)
+        return 0.0 if max(pruned, idle, fires) >= BATCH else EVERY_S

@@ -20,7 +20,9 @@ class Rescuer:
     """Judges by its own clock and its own successful looks: a worker is dead when its beat has not changed for a lease.
 
     No wall clock is compared, and an outage of the database ages nobody: after a look that failed, or came late,
-    everybody has a fresh lease. Orphans that nobody buried just now are looked for at every fifth look.
+    everybody has a fresh lease. Nor does a database that can be read but not written, as with a full disk: where nobody at
+    all has beaten since the last look, the observer's own process included, that time counts for nobody.
+    Orphans that nobody buried just now are looked for at every fifth look.
     """
 
     name = "rescuer"
@@ -56,16 +58,23 @@ class Rescuer:
         now = lease_s()
         if self._looked_at is not None and now - self._looked_at > 3 * self._every_s:
             self._seen = {}
+        self._seen = self._aged(present, now)
         self._looked_at = now
-        dead: dict[int, int | None] = {}
-        seen = {}
-        for worker in present:
-            beat, since = self._seen.get(worker.id, (-1, now))
-            seen[worker.id] = (worker.beat, since if beat == worker.beat else now)
-            if now - seen[worker.id][1] >= worker.lease_us / 1_000_000:
-                dead[worker.id] = worker.beat
-        self._seen = seen
-        return dead
+        return {
+            worker.id: worker.beat
+            for worker in present
+            if now - self._seen[worker.id][1] >= worker.lease_us / 1_000_000
+        }
+
+    def _aged(self, present: list[leases.Worker], now: float) -> dict[int, tuple[int, float]]:
+        """Worker -> its beat, and since when that stands still."""
+        before = {worker.id: self._seen.get(worker.id, (-1, now)) for worker in present}
+        has_any_beaten = any(before[worker.id][0] != worker.beat for worker in present)
+        uncounted_s = 0.0 if has_any_beaten or self._looked_at is None else now - self._looked_at
+        return {
+            worker.id: (worker.beat, now if beat != worker.beat else since + uncounted_s)
+            for worker, (beat, since) in ((worker, before[worker.id]) for worker in present)
+        }
 
 
 def rescue_orphans(engine: AnyEngine, settings: Settings, error: JobError, waker: Waker) -> int:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from evenflow.job import Claimed, End
-from evenflow.store.engine import Engine, as_json
+from evenflow.store.engine import Engine, Parameters, as_json
+from evenflow.store.gates import Turned, turned, verdict_unit
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -42,15 +43,18 @@ class Claim(msgspec.Struct, frozen=True):
 
 class Advanced(msgspec.Struct, frozen=True):
     """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, V of the bands that
-    it claimed from if it moves V (whatever enters them from now on comes behind that turn), keys that have room, and runs
-    of workflows whose steps have ended."""
+    it claimed from if it moves V (whatever enters them from now on comes behind that turn), keys that have room, whether
+    jobs of shut tasks are in the way, the breakers that the ends have opened or closed, and the runs of workflows whose
+    steps have ended."""
 
     claimed: list[Claimed]
     lost: list[tuple[int, int]]
     awaited: list[int]
     rounds: dict[tuple[str, int], float]
     freed: set[str]
-    runs: set[int]
+    is_obstructed: bool = False
+    turned: Sequence[Turned] = ()
+    runs: frozenset[int] = frozenset()
 
 
 NOTHING = Claim()
@@ -72,10 +76,14 @@ def advance(
     and id; never one that is paused, expired or locked by somebody else; never more than the caps of the queues and of
     the cluster leave room for, counting what is in flight (only what runs, where the claim prefetches). Each claimed
     job has its epoch and attempt raised by one.
+
+    Jobs whose task is shut are not claimed but told, to be set aside; a shut queue gives nothing; a breaker's probe passes. What the
+    ends say to breakers counts if the ends do.
     """
+    ends = list(ends)
     parameters = {
         "worker": worker,
-        "ends": as_json(list(ends)),
+        "ends": as_json(ends),
         "wants": as_json(claim.wants),
         "bounds": as_json(claim.bounds),
         "top": claim.top if claim.wants else 0,
@@ -85,13 +93,18 @@ def advance(
         "caps_locked": claim.under_caps,
         "now": now,
     }
+    verdicts = verdict_unit(ends, worker, now)
+    units: list[tuple[str, Parameters]] = [("advance", parameters)]
     if claim.under_caps:
-        locks = ("lock_caps", {"queues": as_json([want.queue for want in claim.wants])})
-        rows = engine.run_all([locks, ("advance", parameters)], deadline_s=deadline_s)[1]
+        units.insert(0, ("lock_caps", {"queues": as_json([want.queue for want in claim.wants])}))
+    if verdicts is not None:  # first: a breaker's row is never waited for by whoever holds a cap
+        units.insert(0, verdicts)
+    if len(units) == 1:
+        answers = [engine.run("advance", parameters, deadline_s=deadline_s)]
     else:
-        rows = engine.run("advance", parameters, deadline_s=deadline_s)
-    claimed, lost, awaited, rounds, freed, runs = [], [], [], {}, set(), set()
-    for row in rows:
+        answers = engine.run_all(units, deadline_s=deadline_s)
+    claimed, lost, awaited, rounds, freed, shut, runs = [], [], [], {}, set(), False, set()
+    for row in answers[-1]:
         if row[0] == "claimed":
             claimed.append(Claimed(*row[1:]))
         elif row[0] == "lost":
@@ -102,11 +115,14 @@ def advance(
             freed.add(row[3])
         elif row[0] == "step":
             runs.add(row[1])
+        elif row[0] == "shut":
+            shut = True
         else:
             rounds[row[3], row[6]] = row[7]
     place = {want.queue: want.place for want in claim.wants}
     claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
-    return Advanced(claimed, lost, awaited, rounds, freed, runs)
+    changes = [] if verdicts is None else turned(answers[0])
+    return Advanced(claimed, lost, awaited, rounds, freed, shut, changes, frozenset(runs))
 
 
 def start(

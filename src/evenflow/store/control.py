@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from evenflow.errors import Code
 from evenflow.job import JobError
 from evenflow.settings import Queue, Retention
+from evenflow.store import bounds
 from evenflow.store.engine import Engine, Row, as_json
 from evenflow.store.limits import promote, release
 from evenflow.store.retention import kept_us
@@ -13,24 +14,29 @@ from evenflow.store.retention import kept_us
 def admit(engine: Engine, *, top: int = 1000, now: int | None = None) -> dict[str, int]:
     """Admit arrivals and due jobs, at most `top` of each, at the current round; queue -> how many became ready.
 
-    Jobs with concurrency keys line up at them and are ready, or blocked, by what the keys have room for.
+    Jobs with concurrency keys line up at them and are ready, or blocked, by what the keys have room for; those of bounded
+    queues are ready, or wait as overflow, by what the queue has room for.
     """
-    admitted, lined_up = read_admission(engine.run("admit", {"top": top, "now": now}))
-    for queue in promote(engine, lined_up, now=now):
+    admitted, lined_up, bounded = read_admission(engine.run("admit", {"top": top, "now": now}))
+    for queue in promote(engine, lined_up, now=now) | bounds.fill(engine, bounded):
         admitted[queue] = admitted.get(queue, 0) + 1
     return admitted
 
 
-def read_admission(rows: Iterable[Row]) -> tuple[dict[str, int], set[str]]:
-    """What an admission came to: queue -> how many became ready, and the keys at which jobs lined up."""
+def read_admission(rows: Iterable[Row]) -> tuple[dict[str, int], set[str], set[str]]:
+    """What an admission came to: queue -> how many became ready, the keys at which jobs lined up, and the bounded queues
+    that jobs wait for."""
     admitted: dict[str, int] = {}
     lined_up: set[str] = set()
+    bounded: set[str] = set()
     for kind, name, count in rows:
         if kind == "queue":
             admitted[name] = admitted.get(name, 0) + count
         elif kind == "limiter":
             lined_up.add(name)
-    return admitted, lined_up
+        elif kind == "bounded":
+            bounded.add(name)
+    return admitted, lined_up, bounded
 
 
 def next_due(engine: Engine) -> int | None:
@@ -43,7 +49,7 @@ def expire(engine: Engine, retention: Retention, *, top: int = 1000, now: int | 
     """End jobs as `expired` whose good_until passed before they started. A job in flight is the worker's to judge."""
     rows = engine.run("expire", {"top": top, "keep_us": kept_us(retention, "expired"), "now": now})
     expired = [job for (job,) in rows]
-    release(engine, expired, now=now)
+    _make_room(engine, expired, now)
     return expired
 
 
@@ -64,7 +70,7 @@ def withdraw(
         },
     )  # fmt: skip
     outcomes: dict[int, str] = dict(rows)
-    release(engine, [job for job, outcome in outcomes.items() if outcome == "ended"], now=now)
+    _make_room(engine, [job for job, outcome in outcomes.items() if outcome == "ended"], now)
     return outcomes
 
 
@@ -91,7 +97,7 @@ def discard(engine: Engine, ids: Sequence[int], retention: Retention, *, now: in
 
 
 def declare_queue(engine: Engine, queue: Queue) -> None:
-    """Store what the code says about a queue. Pauses, and a cap that was set at run time, stay."""
+    """Store what the code says about a queue. Pauses, and limits that were set at run time, stay."""
     engine.run(
         "declare_queue",
         {
@@ -99,6 +105,8 @@ def declare_queue(engine: Engine, queue: Queue) -> None:
             "priority": queue.priority,
             "fair": queue.fair,
             "max_concurrency": queue.max_concurrency,
+            "max_ready": queue.max_ready,
+            "on_full": queue.on_full,
         },
     )
     set_weights(engine, queue.name, queue.weights or {})
@@ -107,6 +115,18 @@ def declare_queue(engine: Engine, queue: Queue) -> None:
 def set_cap(engine: Engine, queue: str, max_concurrency: int | None, *, is_set: bool = True) -> None:
     """Cap a queue at run time (None: no cap). Lasts until it is set again; without `is_set` the code decides again."""
     engine.run("set_cap", {"name": queue, "max_concurrency": max_concurrency, "is_set": is_set})
+
+
+def set_bound(engine: Engine, queue: str, max_ready: int | None, *, is_set: bool = True) -> set[str]:
+    """Bound the ready jobs of a queue at run time (None: no bound), and let in what now fits; queues with ready jobs.
+
+    Lasts until it is set again; without `is_set` the code decides again. What is ready already stays ready.
+    """
+    engine.run("set_bound", {"name": queue, "max_ready": max_ready, "is_set": is_set})
+    found: set[str] = set()
+    while more := bounds.fill(engine, [queue]):
+        found |= more
+    return found
 
 
 def declare_cluster(engine: Engine, cap: int | None) -> None:
@@ -141,3 +161,10 @@ def learn_costs(
         for (queue, group), (runs, spent) in sorted(costs.items())
     ]
     engine.run("learn_costs", {"costs": as_json(listed), "now": now})
+
+
+def _make_room(engine: Engine, ended: Sequence[int], now: int | None) -> None:
+    """Jobs that ended outside of a worker let go of their keys and of their places in bounded queues."""
+    if ended:
+        release(engine, ended, now=now)
+        bounds.fill_all(engine)

@@ -1,12 +1,14 @@
 """Enqueue: one operation, written as steps, so that our engine or a caller's own connection can run it."""
 
+import collections
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from evenflow.errors import DuplicateJob, StoreUnavailable
+from evenflow.errors import DuplicateJob, QueueFull, StoreUnavailable
 from evenflow.ids import IdSource, id_text
 from evenflow.job import Limit, NewJob
+from evenflow.store.bounds import BATCH, fill_parameters
 from evenflow.store.engine import Row, Steps, as_json
 
 Sign = Callable[[NewJob, int], str | None]
@@ -19,6 +21,13 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 
     id: int
     is_new: bool = True
+
+
+class Wake(msgspec.Struct, frozen=True, gc=False):
+    """A wake-up to send along with a commit."""
+
+    channel: str
+    payload: str
 
 
 class _Item(msgspec.Struct, omit_defaults=True, gc=False):
@@ -55,6 +64,8 @@ def enqueue_steps(
     arriving: bool = False,
     sign: Sign | None = None,
     must_be_new: Collection[int] = (),
+    bounded: Collection[str] = (),
+    wakes: Sequence[Wake] = (),
     now: int | None = None,
 ) -> Steps[list[Enqueued]]:
     """Insert all jobs, each at its turn; or as `arriving`, inside a caller's transaction, without taking a lock.
@@ -62,7 +73,11 @@ def enqueue_steps(
     All or nothing. A job whose unique key is held by a live job is not inserted: the holder is returned in its place.
     If its place is among `must_be_new`, DuplicateJob is raised instead and nothing of the batch stays: arrivals are
     taken back here, other batches of several jobs have to be driven in one transaction, which the error undoes.
+    `wakes` are sent with the commit of jobs that are not arriving.
     If the connection is lost, the jobs that were committed after all are found by their ids and not inserted again.
+
+    Jobs for `bounded` queues are let in as far as there is room; QueueFull is raised where a queue rejects the rest.
+    These, jobs that replace others, and those whose key stays taken for a while, have to be driven in one transaction.
     """
     numbers = yield from fresh_ids(ids, len(jobs))
     left = list(range(len(jobs)))  # places in `jobs`
@@ -71,7 +86,11 @@ def enqueue_steps(
     for _ in range(_MAX_ROUNDS):
         batch, added = [(numbers[place], jobs[place]) for place in left], -1
         try:
-            rows = yield "enqueue_arriving" if arriving else "enqueue", _parameters(batch, sign, now)
+            parameters = _parameters(batch, sign, now)
+            if arriving:
+                rows = yield "enqueue_arriving", parameters
+            else:
+                rows = yield "enqueue", {**parameters, "wakes": as_json(wakes)}
             added = rows[0][0]
             if holds := _holds(batch):
                 yield "add_holds", {"holds": as_json(holds)}
@@ -86,6 +105,7 @@ def enqueue_steps(
             {"batch": as_json([_key(number, job) for number, job in batch])},
         )
         present: dict[int, int] = dict(found)
+        yield from _replace(jobs, numbers, left, present, sign, now)
         if added == 0 and not losses:
             # Nothing of ours is there yet, so whatever carries one of our ids is another job.
             taken = [place for place in left if present.get(numbers[place]) == numbers[place]]
@@ -98,7 +118,7 @@ def enqueue_steps(
         }
         if refused := [place for place in must_be_new if place in holders]:
             if arriving and len(jobs) > 1:
-                yield "retract_arriving", {"ids": as_json(numbers)}
+                yield from _retract(jobs, numbers)
             raise _duplicate(jobs[refused[0]], holders[refused[0]], numbers)
         left = [place for place in left if numbers[place] not in present]
         if not left:
@@ -107,9 +127,91 @@ def enqueue_steps(
         raise StoreUnavailable(
             f"{len(left)} jobs met a unique key that changed hands {_MAX_ROUNDS} times; try again"
         )
+    yield from _mark(jobs, numbers, holders, must_be_new, now)
+    if bounded:
+        new = [job for place, job in enumerate(jobs) if place not in holders]
+        yield from _let_in(new, bounded, arriving)
     return [
         Enqueued(holders.get(place, number), place not in holders) for place, number in enumerate(numbers)
     ]
+
+
+def _replace(
+    jobs: Sequence[NewJob], numbers: list[int], left: list[int], present: dict[int, int], sign: Sign | None,
+    now: int | None,
+) -> Steps[None]:  # fmt: skip
+    """Let open jobs become what those of us are that replace them. Where the holder runs, or is gone, its key is free:
+    then it is no longer among the present, and the next round inserts."""
+    held = [
+        place for place in left if jobs[place].replaces and present.get(numbers[place], 0) != numbers[place]
+    ]
+    held = [place for place in held if numbers[place] in present]
+    if not held:
+        return
+    latest = {present[numbers[place]]: place for place in held}  # of several in one batch the last one counts
+    changes = [_change(holder, jobs[place], sign) for holder, place in latest.items()]
+    rows = yield "replace_open", {"changes": as_json(changes), "now": now}
+    outcomes: dict[int, str] = dict(rows)
+    if put_off := [job for job, outcome in outcomes.items() if outcome == "put_off"]:
+        yield "park_holds", {"ids": as_json(put_off)}
+    if moved := [job for job, outcome in outcomes.items() if outcome == "moved"]:
+        yield "release_holds", {"ids": as_json(moved)}
+        if holds := _holds([(job, jobs[latest[job]]) for job in moved]):
+            yield "add_holds", {"holds": as_json(holds)}
+    for place in held:
+        if outcomes.get(present[numbers[place]], "in_flight") == "in_flight":
+            del present[numbers[place]]
+
+
+def _mark(
+    jobs: Sequence[NewJob],
+    numbers: list[int],
+    holders: dict[int, int],
+    must_be_new: Collection[int],
+    now: int | None,
+) -> Steps[None]:
+    """Take the keys that stay taken for a while. Jobs that come too early are taken back: the earlier one holds their place."""
+    places = [
+        place for place, job in enumerate(jobs) if job.unique_for_us is not None and place not in holders
+    ]
+    if not places:
+        return
+    marks = [
+        {"id": numbers[place], "unique_key": jobs[place].unique_key, "keep_us": jobs[place].unique_for_us}
+        for place in places
+        if jobs[place].unique_key is not None
+    ]
+    earlier: dict[int, int] = dict((yield "take_marks", {"marks": as_json(marks), "now": now}))
+    holders |= {place: earlier[numbers[place]] for place in places if numbers[place] in earlier}
+    if refused := [place for place in must_be_new if numbers[place] in earlier]:
+        yield from _retract(jobs, numbers)
+        raise _duplicate(jobs[refused[0]], holders[refused[0]], numbers)
+    if early := [place for place in places if numbers[place] in earlier]:
+        yield from _retract([jobs[place] for place in early], [numbers[place] for place in early])
+
+
+def _retract(jobs: Sequence[NewJob], numbers: Sequence[int]) -> Steps[None]:
+    yield "retract_arriving", {"ids": as_json(numbers)}
+    if any(job.limits for job in jobs):
+        yield "release_holds", {"ids": as_json(numbers)}
+
+
+def _let_in(jobs: Sequence[NewJob], bounded: Collection[str], arriving: bool) -> Steps[None]:
+    """Refuse what a queue has no room for, if it rejects; else let in as many as there is room for."""
+    due = collections.Counter(job.queue for job in jobs if job.run_at is None)
+    rows = yield "room_of", {"queues": as_json(sorted(bounded))}
+    for queue, most, ready, beyond in rows:
+        # Ours are among those beyond the ready ones, unless they have only arrived.
+        if most and due[queue] and ready + beyond + (due[queue] if arriving else 0) > most:
+            raise QueueFull(
+                f"queue {queue!r} is full: {ready} of {most} ready, and {due[queue]} more do not fit; try later, raise "
+                "max_ready, or declare it with on_full='overflow'",
+                queue=queue,
+                limit=most,
+                count=ready,
+            )
+    if not arriving:
+        yield "fill_queues", fill_parameters(bounded, top=max(BATCH, len(jobs)))
 
 
 def fresh_ids(ids: IdSource, count: int) -> Steps[list[int]]:
@@ -126,7 +228,8 @@ def _duplicate(job: NewJob, holder: int, batch: Sequence[int]) -> DuplicateJob:
     if holder in batch:
         return DuplicateJob(f"task {job.task!r}: two calls of this batch have the same unique key")
     found = id_text(holder)
-    return DuplicateJob(f"task {job.task!r}: job {found} with the same unique key is open", job_id=found)
+    holds = "is open" if job.unique_for_us is None else "is open, or was enqueued within its ttl"
+    return DuplicateJob(f"task {job.task!r}: job {found} with the same unique key {holds}", job_id=found)
 
 
 def _holds(batch: list[tuple[int, NewJob]]) -> list[dict[str, object]]:
@@ -134,9 +237,12 @@ def _holds(batch: list[tuple[int, NewJob]]) -> list[dict[str, object]]:
 
 
 def limit_rows(limits: Sequence[Limit]) -> list[dict[str, object]]:
-    """The keys of a job as they are stored: in the order of their names, which is the order of taking them."""
+    """The keys of a job as they are stored: in the order of their names, which is the order of taking them. The one that it
+    takes when it starts is number 0."""
     rows: list[dict[str, object]] = []
-    for place, each in enumerate(sorted(limits, key=lambda limit: limit.name), start=1):
+    waited_for = sorted((limit for limit in limits if not limit.at_start), key=lambda limit: limit.name)
+    at_start = [(0, limit) for limit in limits if limit.at_start]
+    for place, each in [*at_start, *enumerate(waited_for, start=1)]:
         row: dict[str, object] = {
             "ordinal": place,
             "limiter": each.name,
@@ -145,6 +251,16 @@ def limit_rows(limits: Sequence[Limit]) -> list[dict[str, object]]:
         }
         rows.append(row if each.window_us is None else {**row, "window_us": each.window_us})
     return rows
+
+
+def _change(holder: int, job: NewJob, sign: Sign | None) -> dict[str, object]:
+    return {
+        "id": holder, "unique_key": job.unique_key, "queue": job.queue, "priority": job.priority, "group_key": job.group,
+        "task": job.task, "max_attempts": job.max_attempts, "run_at": job.run_at, "good_until": job.good_until,
+        "fails_on_crash": job.fails_on_crash, "max_wait_us": job.max_wait_us, "headers": job.headers,
+        "signature": sign(job, holder) if sign else None, "options": job.options,
+        "limits": as_json(limit_rows(job.limits)) if job.limits else None, "payload": job.payload,
+    }  # fmt: skip
 
 
 def _key(number: int, job: NewJob) -> dict[str, int | str | None]:

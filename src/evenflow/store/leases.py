@@ -4,6 +4,7 @@ import msgspec
 
 from evenflow.job import MAX_CRASHES, JobError
 from evenflow.settings import Retention
+from evenflow.store.bounds import fill
 from evenflow.store.engine import Engine, as_json
 from evenflow.store.limits import release
 from evenflow.store.retention import kept_us
@@ -118,12 +119,15 @@ def rescue(
     )  # fmt: skip
     rescued = [Rescued(*row) for row in rows]
     release(engine, [job.id for job in rescued if job.state != "ready"], now=now)
+    fill(engine, {job.queue for job in rescued if job.state == "ready"})
     return rescued
 
 
 def free_expired_claims(engine: Engine, *, top: int = BATCH, now: int | None = None) -> list[int]:
     """Prefetched jobs whose claim ran out are ready again; their holder cannot start them any more."""
-    return [job for job, _ in engine.run("free_expired_claims", {"top": top, "now": now})]
+    rows = engine.run("free_expired_claims", {"top": top, "now": now})
+    fill(engine, {queue for _, queue in rows})
+    return [job for job, _ in rows]
 
 
 def save_progress(engine: Engine, worker: int, progress: list[tuple[int, int, str]]) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from evenflow.store.engine import Engine, as_json
+from evenflow.job import Claimed
+from evenflow.store.bounds import fill
+from evenflow.store.engine import Engine, Row, as_json
 
 BATCH = 500
 
@@ -33,6 +35,19 @@ class Hold(msgspec.Struct, frozen=True):
     held: int
 
 
+class Cursor(msgspec.Struct, frozen=True):
+    """Where a sweep goes on: after this held place, this job's holds, this key."""
+
+    held_at: int = -1
+    held_by: int = 0
+    job: int = 0
+    name: str = ""
+
+
+START = Cursor()
+_NOWHERE: Row = ("walked", "", 0, 0, 0)
+
+
 def promote(engine: Engine, limiters: Iterable[str], *, now: int | None = None) -> set[str]:
     """Give the free places of these keys to the jobs that wait for them, by priority and turn; queues with ready jobs.
 
@@ -40,6 +55,7 @@ def promote(engine: Engine, limiters: Iterable[str], *, now: int | None = None) 
     one key go one after the other; the limit is never exceeded.
     """
     queues: set[str] = set()
+    bounded: set[str] = set()
     names = sorted(set(limiters))
     while names:
         following: set[str] = set()
@@ -50,8 +66,10 @@ def promote(engine: Engine, limiters: Iterable[str], *, now: int | None = None) 
                     queues.add(name)
                 elif kind == "limiter":
                     following.add(name)
+                elif kind == "bounded":
+                    bounded.add(name)
         names = sorted(following)
-    return queues
+    return queues | fill(engine, bounded)
 
 
 def release(engine: Engine, ids: Sequence[int], *, now: int | None = None) -> set[str]:
@@ -61,11 +79,49 @@ def release(engine: Engine, ids: Sequence[int], *, now: int | None = None) -> se
     return promote(engine, {name for (name,) in engine.run("release_holds", {"ids": as_json(ids)})}, now=now)
 
 
-def sweep(engine: Engine, *, top: int = BATCH, now: int | None = None) -> set[str]:
+def sweep(
+    engine: Engine, cursor: Cursor = START, *, top: int = BATCH, now: int | None = None
+) -> tuple[set[str], Cursor]:
     """The net below every road: frees what no job holds any more, takes back places that were kept too long by a job
-    that did not start, and promotes every key with room; queues with ready jobs."""
-    found = {name for (name,) in engine.run("sweep_holds", {"top": top, "now": now})}
-    return promote(engine, found, now=now)
+    that did not start, and promotes every key with room; queues with ready jobs, and where the next sweep goes on.
+
+    Each sweep looks at `top` rows of each kind at most, so it costs the same however many hold or wait.
+    """
+    found: set[str] = set()
+
+    def walk(unit: str, **parameters: object) -> Row:
+        rows = engine.run(unit, {**parameters, "top": top})
+        found.update(name for kind, name, *_ in rows if kind == "limiter")
+        return next((row for row in rows if row[0] == "walked"), _NOWHERE)
+
+    held = walk("sweep_held", after_at=cursor.held_at, after_job=cursor.held_by, now=now)
+    gone = walk("sweep_gone", after_job=cursor.job)
+    named = walk("sweep_names", after=cursor.name)
+    # One job back: its holds may lie on both sides of the edge.
+    held_at, held_by = (held[2], held[3] - 1) if held[4] >= top else (START.held_at, START.held_by)
+    following = Cursor(
+        held_at,
+        held_by,
+        gone[3] - 1 if gone[4] >= top else START.job,
+        named[1] if named[4] >= top else START.name,
+    )
+    return promote(engine, found, now=now), following
+
+
+def take_locks(engine: Engine, worker: int, runs: Sequence[Claimed], *, now: int | None = None) -> set[int]:
+    """Before the bodies start: the ids of those runs that have their locks now. The others must not start.
+
+    A job that has its lock already (it was given back, or rescued) keeps it.
+    """
+    listed = as_json([{"id": run.id, "epoch": run.epoch} for run in runs])
+    rows = engine.run("take_locks", {"runs": listed, "worker": worker, "now": now})
+    return {job for (job,) in rows if job is not None}
+
+
+def locks(engine: Engine, jobs: Sequence[int]) -> dict[int, tuple[str, int | None]]:
+    """The locks that these jobs take when they start: job -> (name, who has it)."""
+    rows = engine.run("locks_of", {"ids": as_json(jobs)})
+    return {job: (name, holder) for job, name, holder in rows}
 
 
 def forget_idle(engine: Engine, *, top: int = BATCH) -> int:
@@ -115,6 +171,11 @@ def holds(engine: Engine, job: int) -> list[Hold]:
     return [Hold(*row) for row in engine.run("holds_of", {"id": job})]
 
 
-def holders(engine: Engine, limiter: str, *, top: int = 10) -> list[int]:
-    """Jobs that hold a key."""
-    return [job for (job,) in engine.run("holders_of", {"limiter": limiter, "top": top})]
+def holders(engine: Engine, limiters: Sequence[str], *, top: int = 10) -> dict[str, list[int]]:
+    """Some jobs that hold each of these keys, `top` at most."""
+    found: dict[str, list[int]] = {}
+    for start in range(0, len(limiters), BATCH):
+        batch = limiters[start : start + BATCH]
+        for limiter, job in engine.run("holders_of", {"limiters": as_json(batch), "top": top}):
+            found.setdefault(limiter, []).append(job)
+    return found

@@ -7,6 +7,7 @@ statements are left alone where a pooler is found.
 import contextlib
 import math
 import os
+import re
 import socket
 import threading
 import time
@@ -40,6 +41,12 @@ _CONFLICTS = {"40001", "40P01", "55P03"}
 # Classes and codes after which the same call may succeed: connection, resources, operator, read-only after a failover.
 _TRANSIENT_CLASSES = {"08", "53", "57", "58"}
 _TRANSIENT = {"25006", "25P03"}
+# What a server says to somebody it will not let in. Such an answer carries no code, so its words have to do; in another
+# language than English it counts as "try again".
+_UNWELCOME = re.compile(
+    r'FATAL: +(?:database ".*" does not exist|role ".*" does not exist|no such database: |no such user: '
+    r"|password authentication failed for user |permission denied for database )"
+)
 
 
 class PostgresEngine:
@@ -176,6 +183,8 @@ def translated() -> Iterator[None]:
         text = f"PostgreSQL: {_first_line(error)}"
         if code in _CONFLICTS:
             raise Conflict(text) from error
+        if not code and _UNWELCOME.search(text):
+            raise StoreRefused(f"{text}; correct the URL, or create what it names") from error
         lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not code
         if lost or code[:2] in _TRANSIENT_CLASSES or code in _TRANSIENT:
             raise StoreUnavailable(f"{text}{_advice(error)}") from error

@@ -28,6 +28,8 @@ class QueueRow(msgspec.Struct, frozen=True):
     priority: int
     fair: str
     max_concurrency: int | None
+    max_ready: int | None
+    on_full: str
     paused_at: int | None
     paused_by: str | None
     paused_why: str | None
@@ -110,7 +112,7 @@ def cluster_cap(engine: Engine) -> int | None:
 
 
 def has_open(engine: Engine, queues: Sequence[str]) -> bool:
-    """Whether these queues hold work that needs nobody's help to run: arriving, ready or in flight."""
+    """Whether these queues hold work that needs nobody's help to run: arriving, ready, overflow or in flight."""
     return bool(engine.run("any_open", {"queues": as_json(queues)})[0][0])
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from evenflow.errors import StoreError
+from evenflow.store.enqueue import Wake
+from evenflow.store.file_watch import FileWatch
 from evenflow.store.open import AnyEngine
 from evenflow.store.postgres import PostgresEngine
 from evenflow.store.sqlite import SqliteEngine
@@ -35,6 +37,8 @@ LONGEST_RECONNECT_S = 300.0
 SEND_WITHIN_S = 3.0
 _FIRST_NAP_S = 0.001
 _LONGEST_NAP_S = 0.01
+_TOLD_NAP_S = 0.2
+_LOOK_FOR_S = 0.1
 
 
 def queue_mark(queue: str) -> str:
@@ -73,7 +77,8 @@ class Interrupt:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
-        self._lock = threading.Lock()
+        # Reentrant: signal handlers set it too, and one may begin while another is at it in the same thread.
+        self._lock = threading.RLock()
         self._is_open = True
 
     def set(self) -> None:
@@ -111,12 +116,16 @@ def readable(descriptors: list[int], timeout_s: float) -> set[int]:
 class VersionWatch:
     """SQLite: look whether another connection has committed. Costs microseconds, reads no page, naps in between.
 
-    A commit on this very connection does not show that way: whoever shares it has to give a hint.
+    Where the system tells of writes to the log, naps are long until there is one. Its commit shows a moment later, once
+    the disk has it: so from then on the looks are many for a while. A commit on this very connection does not show at
+    all: whoever shares it has to give a hint.
     """
 
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
         self._interrupt = Interrupt()
+        self._log = FileWatch(f"{engine.path}-wal" if engine.path else "")
+        self._look_until = 0.0
         self._seen = self._version()
         self._is_hinted = False
         engine.watchers.append(self)
@@ -124,15 +133,16 @@ class VersionWatch:
     def wait(self, timeout_s: float) -> set[str]:
         ends_at = time.monotonic() + timeout_s
         nap = _FIRST_NAP_S
-        while (left := ends_at - time.monotonic()) > 0:
+        while (left := ends_at - (now := time.monotonic())) > 0:
             version = self._version()
             if version != self._seen:
                 self._seen = version
                 return {ARRIVAL}
-            if self._interrupt.wait(min(nap, left)):
+            is_told = self._log.descriptor is not None and now >= self._look_until
+            if self._is_interrupted(min(_TOLD_NAP_S if is_told else nap, left)):
                 is_hinted, self._is_hinted = self._is_hinted, False
                 return {ARRIVAL} if is_hinted else set()
-            nap = min(nap * 1.5, _LONGEST_NAP_S)
+            nap = _FIRST_NAP_S if is_told else min(nap * 1.5, _LONGEST_NAP_S)
         return set()
 
     def interrupt(self) -> None:
@@ -146,6 +156,24 @@ class VersionWatch:
     def close(self) -> None:
         self._engine.watchers.remove(self)
         self._interrupt.close()
+        self._log.close()
+
+    def _is_interrupted(self, nap_s: float) -> bool:
+        """Nap until the time is over, the log is written to, or somebody interrupts."""
+        log = self._log.descriptor
+        if log is None:
+            self._log.renew()
+            return self._interrupt.wait(nap_s)
+        ready = readable([self._interrupt.reader, log], nap_s)
+        if log in ready:
+            self._log.clear()
+            self._look_until = time.monotonic() + _LOOK_FOR_S
+        elif not ready:
+            self._log.renew()
+        if self._interrupt.reader in ready:
+            self._interrupt.clear()
+            return True
+        return False
 
     def _version(self) -> int:
         with contextlib.suppress(StoreError):
@@ -251,13 +279,16 @@ class Listener:
         now = time.monotonic()
         if is_heard:
             self._heard_at, self.is_listening, self._reconnect_s = now, True, RECONNECT_S
-        if self._heard_at < self._asked_at and now - self._asked_at > CANARY_WITHIN_S:
+        if self._heard_at >= self._asked_at:
+            if now - self._heard_at > CANARY_EVERY_S:
+                self._ask()
+        elif (
+            now - self._asked_at > CANARY_WITHIN_S
+        ):  # not asked again meanwhile: that would start the time anew
             was_listening = self.is_listening
             self._drop()
             if not was_listening:
                 self._be_deaf("notifications do not arrive")
-        elif now - max(self._heard_at, self._asked_at) > CANARY_EVERY_S:
-            self._ask()
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -281,11 +312,21 @@ class Waker:
 
     def wake(self, *queues: str) -> None:
         """Work has come to these queues. Never fails: a lost hint costs latency, never work."""
+        if not queues:
+            return  # a hint for nothing would wake whoever looked, found nothing and said so
         if self._sends:
             self._send_or_delay({queue_mark(queue) for queue in queues})
         else:
             for watcher in self._watchers():
                 watcher.hint()
+
+    def with_commit(self, *queues: str) -> list[Wake]:
+        """The wake-ups for these queues that may go out with a commit, at once. `wake` knows of them then."""
+        if not isinstance(self._engine, PostgresEngine):
+            return []
+        with self._lock:
+            due = self._due({queue_mark(queue) for queue in queues})
+        return [Wake(channel(self._engine.schema, "wake"), payload) for payload in sorted(due)]
 
     def wake_dispatchers(self) -> None:
         """Something arrived that has to be admitted first."""
@@ -344,9 +385,13 @@ class Waker:
 
     def _take_due(self) -> set[str]:
         """What may be sent now. It counts as sent from here on: what comes later waits for its own turn."""
-        now = time.monotonic()
-        due = {payload for payload in self._pending if now - self._sent_at.get(payload, -1.0) >= COALESCE_S}
+        due = self._due(self._pending)
         self._pending -= due
+        return due
+
+    def _due(self, payloads: set[str]) -> set[str]:
+        now = time.monotonic()
+        due = {payload for payload in payloads if now - self._sent_at.get(payload, -1.0) >= COALESCE_S}
         self._sent_at.update(dict.fromkeys(due, now))
         return due
 

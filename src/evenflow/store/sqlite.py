@@ -50,7 +50,7 @@ class SqliteEngine:
 
     def __init__(self, path: str | None) -> None:
         _require_version()
-        self._path = path
+        self.path = path
         self._units = load_units("sqlite")
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -119,10 +119,10 @@ class SqliteEngine:
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:
             return self._connection
-        if self._path is None:
+        if self.path is None:
             self._connection = _connect(":memory:")
             return self._connection
-        path = Path(self._path)
+        path = Path(self.path)
         _require_writable(path)
         refuse_network_filesystem(path.parent)
         self._lock_file = _open_lock_file(path)
@@ -163,7 +163,7 @@ class SqliteEngine:
     def _prepare_fork(self) -> None:
         # A connection must not cross a fork: the child would inherit SQLite's own record of locks which it does not hold.
         self._lock.acquire()
-        if self._path is not None and self._connection is not None and not self._connection.in_transaction:
+        if self.path is not None and self._connection is not None and not self._connection.in_transaction:
             self.close()
 
     def _go_on_after_fork(self) -> None:

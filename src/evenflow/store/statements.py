@@ -27,6 +27,9 @@ _FILES = (
     "upkeep",
     "limits",
     "logs",
+    "gates",
+    "schedules",
+    "bounds",
     "workflows",
     "durable",
 )

@@ -29,6 +29,11 @@ def forget_old_costs(engine: Engine, before: int) -> int:
     return len(engine.run("forget_old_costs", {"before": before}))
 
 
+def forget_marks(engine: Engine, *, top: int = 1000, now: int | None = None) -> int:
+    """Remove unique keys whose time is over."""
+    return len(engine.run("forget_marks", {"top": top, "now": now}))
+
+
 def turn_partitions(
     engine: PostgresEngine, *, days_ahead: int = DAYS_AHEAD, now: int | None = None
 ) -> tuple[list[str], list[str]]:

@@ -14,6 +14,7 @@ from evenflow.ids import IdSource
 from evenflow.job import FOREVER_US, NEVER_US, JobError, NewJob, State
 from evenflow.rules.workflow import Fate, Join, container_end, fate, run_end
 from evenflow.settings import Retention
+from evenflow.store import bounds
 from evenflow.store.callers import drive_together
 from evenflow.store.control import read_admission
 from evenflow.store.engine import Engine, Row, Steps, as_json
@@ -74,6 +75,7 @@ class Settled(msgspec.Struct):
     paused: list[int] = []
     freed: set[str] = set()
     queues: set[str] = set()
+    bounded: set[str] = set()
     arriving: int = 0
 
 
@@ -102,7 +104,11 @@ def start_steps(
                     f"workflow {new.name!r}: the id {new.key!r} belongs to a run of workflow {found[0][1]!r}; choose another"
                 )
             return found[0][0], False
-    numbers = yield from _insert(new.steps, run, ids, sign, now)
+    try:
+        numbers = yield from _insert(new.steps, run, ids, sign, now)
+    except EnqueueError:
+        yield "forget_run", {"run": run}
+        raise
     has_child = {parent for step in new.steps for parent in step.parents}
     has_child |= {place for place, step in enumerate(new.steps) if step.container is not None}
     last = [
@@ -144,9 +150,11 @@ def _insert(
 
 def _job_of(step: NewStep, run: int) -> NewJob:
     assert step.job is not None
+    # A step is its run's own job: it cannot take the place of another one, and none can be put off by it.
+    job = msgspec.structs.replace(step.job, run_id=run, replaces=False, max_wait_us=None)
     if step.parents or step.existing_parents:
-        return msgspec.structs.replace(step.job, run_id=run, waits=True, run_at=NEVER_US)
-    return msgspec.structs.replace(step.job, run_id=run)
+        return msgspec.structs.replace(job, waits=True, run_at=NEVER_US)
+    return job
 
 
 def _step_values(step: NewStep, number: int, run: int, ordered: Sequence[int]) -> dict[str, Any]:
@@ -206,7 +214,7 @@ def settle(
 
 def after_settling(engine: Engine, settled: Settled, now: int | None) -> Settled:
     """What has to wait for the commit: keys that are free or lined up at go to the next in line."""
-    settled.queues |= promote(engine, settled.freed, now=now)
+    settled.queues |= promote(engine, settled.freed, now=now) | bounds.fill(engine, settled.bounded)
     settled.queues |= release(engine, settled.skipped, now=now)
     return settled
 
@@ -215,9 +223,10 @@ def admit_released(settled: Settled, now: int | None) -> Steps[None]:
     """The admission that all jobs take, in the same transaction: one commit less for each round of steps."""
     for _ in range(0, settled.arriving, ADMITTED_AT_ONCE):
         rows = yield "admit", {"top": ADMITTED_AT_ONCE, "now": now}
-        queues, lined_up = read_admission(rows)
+        queues, lined_up, bounded = read_admission(rows)
         settled.queues |= queues.keys()
         settled.freed |= lined_up
+        settled.bounded |= bounded
 
 
 def run_ends(

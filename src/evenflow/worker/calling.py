@@ -17,9 +17,9 @@ from evenflow.hooks import Hooks
 from evenflow.ids import EPOCH_MS, NUMBER_BITS, id_text
 from evenflow.job import Claimed, End
 from evenflow.signing import KeyRing
-from evenflow.worker.gate import Gate
 from evenflow.worker.outcome import CancelledByWish, Expired, TimedOut, raised, succeeded
 from evenflow.worker.registry import Entry
+from evenflow.worker.step_gate import StepGate
 
 current_run: contextvars.ContextVar["Run | None"] = contextvars.ContextVar("evenflow_run", default=None)
 """The run that this code belongs to, for log filters and code far below a body."""
@@ -27,7 +27,7 @@ current_run: contextvars.ContextVar["Run | None"] = contextvars.ContextVar("even
 Report = Callable[[int, int, dict[str, Any]], None]
 Say = Callable[[Claimed, str, str], None]
 MakeJournal = Callable[[Claimed, Callable[[], int]], Journal]
-NO_CONDITIONS = Gate({})
+NO_CONDITIONS = StepGate({})
 
 
 class Run:
@@ -67,7 +67,7 @@ class Caller:
 
     def __init__(
         self, *, keys: KeyRing | None, require_signed: bool, hooks: Hooks, report: Report, say: Say,
-        gate: Gate = NO_CONDITIONS, journal: MakeJournal | None = None,
+        gate: StepGate = NO_CONDITIONS, journal: MakeJournal | None = None,
     ) -> None:  # fmt: skip
         self._gate = gate
         self._journal = journal

@@ -17,12 +17,12 @@ from evenflow.errors import ProcessExitError
 from evenflow.job import Claimed, End
 from evenflow.signing import KeyRing
 from evenflow.worker.calling import Caller, Run
-from evenflow.worker.gate import Gate
 from evenflow.worker.loading import load_apps
 from evenflow.worker.logs import configure_logging
 from evenflow.worker.outcome import UnknownTask, raised
-from evenflow.worker.processes import Channel, Message
+from evenflow.worker.processes import Channel, Message, sendable
 from evenflow.worker.registry import Registry
+from evenflow.worker.step_gate import StepGate
 
 
 def main(descriptor: int) -> None:
@@ -40,7 +40,7 @@ def main(descriptor: int) -> None:
     while True:
         job = messages.get().job
         assert job is not None
-        channel.send(Message(end=_run(job, apps, channel)))
+        channel.send(Message(end=sendable(_run(job, apps, channel))))
 
 
 def _listen(channel: Channel, messages: "queue.SimpleQueue[Message]") -> None:
@@ -71,7 +71,7 @@ def _run(job: Claimed, apps: list[Client], channel: Channel) -> End:
     keys = KeyRing.build(app.settings.signing_keys) if app.settings.signing_keys else None
     caller = Caller(
         keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report, say=say,
-        gate=Gate(app.conditions), journal=app.journal,
+        gate=StepGate(app.conditions), journal=app.journal,
     )  # fmt: skip
     channel.send(Message(has_begun=True))
     if entry.is_async:

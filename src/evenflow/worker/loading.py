@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from evenflow.errors import ConfigError
+from evenflow.module_names import module_of_file
 
 DEFAULT_NAME = "app"
 
@@ -52,7 +53,7 @@ def _module(name: str) -> ModuleType:
                 f"there is no module {name!r} in {os.getcwd()} or on the Python path{_near(name)}"
             ) from None
         raise ConfigError(f"module {name!r} cannot be imported: {missing}") from missing
-    except ConfigError:
+    except (ConfigError, KeyboardInterrupt):
         raise
     except BaseException as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -65,10 +66,17 @@ def _module(name: str) -> ModuleType:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r} in {os.getcwd()}")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    return importlib.import_module(path.stem)
+    folder, name = module_of_file(path)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    module = importlib.import_module(name)
+    found = getattr(module, "__file__", None)
+    if found is None or Path(found).resolve() != path.resolve():
+        raise ConfigError(
+            f"file {str(path)!r} cannot be loaded: the module name {name!r} belongs to {found or 'Python itself'}; "
+            "rename the file"
+        )
+    return module
 
 
 def _near(name: str) -> str:

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 from evenflow.errors import StoreError
@@ -20,12 +21,12 @@ from evenflow.store import leases
 from evenflow.store.engine import Engine
 from evenflow.store.open import AnyEngine
 from evenflow.worker.calling import MakeJournal
-from evenflow.worker.gate import Conditions, Gate
-from evenflow.worker.patience import when_available
+from evenflow.worker.patience import Impatient, when_available
 from evenflow.worker.pump import Pump, PumpOptions, Stop
 from evenflow.worker.registry import Registry, TaskLike
 from evenflow.worker.serving import QueueList
 from evenflow.worker.slots import Slots
+from evenflow.worker.step_gate import Conditions, StepGate
 
 log = logging.getLogger("evenflow.worker")
 
@@ -53,7 +54,7 @@ class LocalWorker:
         self._loop = new_event_loop()
         self._slots = Slots(
             Registry(tasks, settings), settings, loop=self._loop, threads=options.concurrency, wake=self._wake,
-            hooks=self._hooks, locator=locator, gate=Gate(conditions or {}), journal=journal,
+            hooks=self._hooks, locator=locator, gate=StepGate(conditions or {}), journal=journal,
         )  # fmt: skip
         self.pump = Pump(engine, self._slots, settings, queues, options, worker=self.id, announce=announce)
         self._error: BaseException | None = None
@@ -78,7 +79,7 @@ class LocalWorker:
             raise self._error
         # Last of all: who leaves the books while it lives is taken for stuck by its supervisor.
         with contextlib.suppress(StoreError):
-            leases.bury(self._engine, {self.id: None})
+            leases.bury(Impatient(self._engine, self._settings), {self.id: None})
 
     def _enter_books(self) -> None:
         enter_books(
@@ -119,25 +120,30 @@ class LocalWorker:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+
+        # Not by the loop's own handlers: uvloop loses what comes between their installation and the loop's first turn.
+        def note(number: int, _frame: FrameType | None) -> None:
+            hurries = self.pump.is_hurrying or number == signal.SIGQUIT
+            # Here and not on the loop, which a coroutine may block: its neighbours are to go back all the same.
+            self.pump.stop(Stop.AT_ONCE if hurries else Stop.GRACEFUL)
+            self._loop.call_soon_threadsafe(self._on_signal, number, hurries)
+
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-        before = {number: signal.getsignal(number) for number in numbers}
-        for number in numbers:
-            self._loop.add_signal_handler(number, self._on_signal, number)
+        before = {number: signal.signal(number, note) for number in numbers}
+        self._loop.call_soon(_let_signals_in)
         try:
             yield
         finally:
             for number, handler in before.items():
-                self._loop.remove_signal_handler(number)
                 signal.signal(number, handler)
 
-    def _on_signal(self, number: int) -> None:
-        hurries = self.pump.is_hurrying or number == signal.SIGQUIT
+    def _on_signal(self, number: int, hurries: bool) -> None:
         log.info(
             "%s: stopping %s",
             signal.Signals(number).name,
             "at once" if hurries else "when running jobs have ended",
         )
-        self.stop(Stop.AT_ONCE if hurries else Stop.GRACEFUL)
+        self._is_stopped.set()
 
     def _pump(self) -> None:
         try:
@@ -150,6 +156,10 @@ class LocalWorker:
         finally:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _let_signals_in() -> None:
+    """Nothing: a signal that came while the loop was being entered is handled when Python code runs next."""
 
 
 def new_worker_id() -> int:

@@ -9,7 +9,9 @@ import msgspec
 
 from evenflow.codec import encode_result
 from evenflow.errors import Code, DecodeError, ProcessExitError, ResultError, SignatureInvalid
-from evenflow.job import MAX_CRASHES, Claimed, End, JobError
+from evenflow.job import MAX_CRASHES, Claimed, End, JobError, JudgedEnd, Verdict
+from evenflow.limits import Breaker
+from evenflow.rules.breaker import counts
 from evenflow.rules.retry import Retry
 from evenflow.settings import Retention
 from evenflow.signals import Cancel, Fail, RetryLater, Signal, Snooze, Suspend
@@ -28,6 +30,14 @@ class UnknownTask(Exception):
 
 class TimedOut(Exception):
     """The body ran longer than its timeout."""
+
+
+class LockContended(Exception):
+    """The job's lock is held by another job. `skips` ends it without a run; else it is a failed attempt."""
+
+    def __init__(self, message: str, *, skips: bool = False) -> None:
+        super().__init__(message)
+        self.skips = skips
 
 
 class Expired(Exception):
@@ -58,6 +68,7 @@ class Rules:
     keep_us: int
     retention: Retention
     max_result_bytes: int
+    guards: tuple[tuple[str, Breaker], ...] = ()
 
 
 def succeeded(job: Claimed, value: Any, rules: Rules, now: int, random: float) -> End:
@@ -68,11 +79,19 @@ def succeeded(job: Claimed, value: Any, rules: Rules, now: int, random: float) -
         result = "null" if value is None else encode_result(value, rules.max_result_bytes)
     except ResultError as error:
         return raised(job, error, rules, now, random)
-    return End(job.id, job.epoch, "succeeded", rules.keep_us, result=result)
+    end = End(job.id, job.epoch, "succeeded", rules.keep_us, result=result)
+    if not rules.guards:
+        return end
+    return _judged(end, tuple(Verdict(name, "success") for name, _ in rules.guards))
 
 
 def raised(job: Claimed, error: BaseException, rules: Rules, now: int, random: float) -> End:
     """The end of a body that raised, or that was kept from running."""
+    end = _of_error(job, error, rules, now, random)
+    return _judged(end, _verdicts(error, rules)) if rules.guards else end
+
+
+def _of_error(job: Claimed, error: BaseException, rules: Rules, now: int, random: float) -> End:
     match error:
         case Snooze():
             return _back(job, now, error.delay_us, refund=1)
@@ -102,6 +121,8 @@ def raised(job: Claimed, error: BaseException, rules: Rules, now: int, random: f
             return _final(
                 job, "expired", JobError(Code.TASK_EXPIRED, "good_until passed before the start"), rules, now
             )
+        case LockContended(skips=True):
+            return _final(job, "skipped", JobError(Code.LOCK_CONTENDED, _said(error)), rules, now)
         case SignatureInvalid():
             return _final(job, "quarantined", JobError(Code.SIGNATURE_INVALID, _said(error)), rules, now)
     described = describe(error)
@@ -114,16 +135,20 @@ def raised(job: Claimed, error: BaseException, rules: Rules, now: int, random: f
 def crashed(job: Claimed, error: ProcessExitError, fails: bool, rules: Rules, now: int) -> End:
     """The end of an isolated body whose process died: counted apart from attempts, as rescue does."""
     described = JobError(Code.WORKER_CRASHED, _said(error), type(error).__qualname__)
+    end = End(job.id, job.epoch, "ready", refund=1, crashed=1, error=_stored(job, described, now))
     if fails or job.crashes + 1 >= MAX_CRASHES:
         state = "failed" if fails else "quarantined"
         keep = kept_us(rules.retention, state)
-        return End(job.id, job.epoch, state, keep, crashed=1, error=_stored(job, described, now))
-    return End(job.id, job.epoch, "ready", refund=1, crashed=1, error=_stored(job, described, now))
+        end = End(job.id, job.epoch, state, keep, crashed=1, error=_stored(job, described, now))
+    return _judged(end, _verdicts(error, rules)) if rules.guards else end
 
 
-def released(job: Claimed) -> End:
-    """The end of a run that this worker gives back: as if it had not been claimed."""
-    return End(job.id, job.epoch, "ready", refund=1)
+def released(job: Claimed, rules: Rules | None = None) -> End:
+    """The end of a run that this worker gives back: as if it had not been claimed. A probe makes room for the next."""
+    end = End(job.id, job.epoch, "ready", refund=1)
+    if rules is None or not rules.guards:
+        return end
+    return _judged(end, tuple(Verdict(name, "none") for name, _ in rules.guards))
 
 
 def describe(error: BaseException) -> JobError:
@@ -134,6 +159,8 @@ def describe(error: BaseException) -> JobError:
             return JobError(code, storable_text(str(error.message or code)), "Fail", None, _plain(error.data))
         case TimedOut():
             return JobError(Code.TASK_TIMEOUT, _said(error))
+        case LockContended():
+            return JobError(Code.LOCK_CONTENDED, _said(error))
         case UnknownTask():
             return JobError(Code.WORKER_RESOLUTION_ERROR, _said(error))
         case DecodeError() | ResultError():
@@ -149,6 +176,40 @@ def describe(error: BaseException) -> JobError:
             )
     message = _said(error) or _class_name(error)
     return JobError(Code.UNHANDLED_ERROR, message, _class_name(error), _trace(error))
+
+
+def _judged(end: End, verdicts: tuple[Verdict, ...]) -> JudgedEnd:
+    return JudgedEnd(*(*msgspec.structs.astuple(end), verdicts))
+
+
+def _verdicts(error: BaseException, rules: Rules) -> tuple[Verdict, ...]:
+    """What a run that ended with this error says to the breakers that guard it."""
+    code = _code(error)
+    return tuple(
+        Verdict(name, "failure" if code is not None and counts(breaker, error, code) else "none")
+        for name, breaker in rules.guards
+    )
+
+
+def _code(error: BaseException) -> str | None:
+    """The code that an error is stored with, without its description; None for what is no error."""
+    match error:
+        case Snooze() | Cancel() | CancelledByWish() | Expired() | LockContended():
+            return None
+        case Fail():
+            return error.code
+        case TimedOut():
+            return Code.TASK_TIMEOUT
+        case ProcessExitError():
+            return Code.WORKER_CRASHED
+        case UnknownTask():
+            return Code.WORKER_RESOLUTION_ERROR
+        case SignatureInvalid():
+            return Code.SIGNATURE_INVALID
+        case DecodeError() | ResultError():
+            return Code.WORKER_SERIALIZATION_ERROR
+        case _:
+            return Code.UNHANDLED_ERROR
 
 
 def _delay(job: Claimed, error: BaseException, code: str, retry: Retry, random: float) -> float | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from evenflow.errors import ProcessExitError
-from evenflow.job import Claimed, End
+from evenflow.job import Claimed, End, JudgedEnd
 from evenflow.store.signals import readable
 from evenflow.worker.calling import Report, Run, Say, timed_out
 from evenflow.worker.outcome import CancelledByWish
@@ -30,11 +30,16 @@ class Message(msgspec.Struct, frozen=True):
 
     job: Claimed | None = None
     has_begun: bool = False
-    end: End | None = None
+    end: JudgedEnd | None = None
     progress: dict[str, object] | None = None
     log: tuple[str, str] | None = None
     locator: str | None = None
     path: list[str] | None = None
+
+
+def sendable(end: End) -> JudgedEnd:
+    """An end as it travels: one kind for all, since a decoder cannot tell them apart."""
+    return end if isinstance(end, JudgedEnd) else JudgedEnd(*msgspec.structs.astuple(end))
 
 
 class Processes:

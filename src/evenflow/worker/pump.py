@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,15 +20,16 @@ from evenflow.errors import StoreUnavailable
 from evenflow.ids import id_text
 from evenflow.job import Claimed, End
 from evenflow.settings import Settings
-from evenflow.store import control, durable, leases, limits, logs, reads, runs, workflows
+from evenflow.store import bounds, control, durable, leases, limits, logs, reads, runs, workflows
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
+from evenflow.worker.gates import Gates
 from evenflow.worker.outage import Outage, WorkerGaveUp
 from evenflow.worker.outcome import released
 from evenflow.worker.patience import Impatient
 from evenflow.worker.serving import Bounds, QueueList, Serving
-from evenflow.worker.slots import Slots
+from evenflow.worker.slots import Slots, takes_lock
 
 log = logging.getLogger("evenflow.worker")
 
@@ -37,6 +38,7 @@ V_EVERY_S = 0.05
 NAMES_EVERY_S = 2.0
 PROGRESS_EVERY_S = 1.0
 COSTS_EVERY_S = 0.25
+FILL_EVERY_S = 0.05
 LEASE_MARGIN = 0.8
 STUCK_GRACE_S = 2.0
 UNTIL_EMPTY_S = 0.005
@@ -87,6 +89,10 @@ class Pump:
         self._serving = Serving(queues)
         self._bounds = Bounds()
         self._waker = Waker(engine)
+        registry = slots.registry
+        self._gates = Gates(
+            self._store, lambda: registry.declared, settings.retention, slots.hooks, self._waker
+        )
         self._signals: Signals | None = None
         self._announce = announce
         self.worker = worker
@@ -96,6 +102,9 @@ class Pump:
         self._held: collections.deque[Claimed] = collections.deque()
         self._refused: list[Claimed] = []
         self._capped: set[str] = set()
+        self._bounded: set[str] = set()
+        self._filled_at = 0.0
+        self._marks: set[str] = set()
         self._ran = 0
         self.needs_replacing = False
         self._hungry = True
@@ -171,6 +180,8 @@ class Pump:
         if self._slots.costs and now >= self._costs_at:
             self._costs_at = now + COSTS_EVERY_S
             control.learn_costs(self._store, self._slots.taken_costs())
+        if now >= self._gates.due_at and self._stop is Stop.NO:
+            self._gates.tend(self._serving.names)
         claim = self._claim(now)
         if self._unwritten or claim is not NOTHING:
             self._exchange(claim, now)
@@ -188,9 +199,13 @@ class Pump:
         rouses = any(end.waits_for_event for end in self._unwritten)  # their event may have come meanwhile
         self._unwritten = []
         if claim is not NOTHING:
-            self._hungry = _may_leave_more(claim, answer.claimed) or bool(answer.freed)
+            self._hungry = (
+                _may_leave_more(claim, answer.claimed) or bool(answer.freed) or answer.is_obstructed
+            )
             self._postpone_poll(now)
             self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at)
+            if not self._hungry and (blind_until := self._bounds.blind_until) is not None:
+                self._poll_at = min(self._poll_at, blind_until)
             if claim.moves_v and answer.claimed:
                 self._moved_v_at = now
         if claim.lease_us is None:
@@ -202,9 +217,23 @@ class Pump:
             self._settle(answer.runs)
         if rouses:
             durable.rouse(self._store)
+        if self._bounded and claim is not NOTHING:
+            self._fill(len(answer.claimed) < claim.top, now)
         if answer.freed:
             # Last, since it may fail: what was claimed has started by now, and a sweep finds the keys.
             self._pass_on(answer.freed)
+        if answer.turned:
+            self._gates.hear(answer.turned)
+        if answer.is_obstructed and (freed := self._gates.clear_way([want.queue for want in claim.wants])):
+            self._pass_on(freed)
+
+    def _fill(self, is_hungry: bool, now: float) -> None:
+        """Let jobs in that wait before bounded queues: at once where a claim found too few, else a few times a second."""
+        if is_hungry or now - self._filled_at >= FILL_EVERY_S:
+            self._filled_at = now
+            filled = bounds.fill(self._store, self._bounded)
+            self._hungry = self._hungry or bool(filled)
+            self._waker.wake(*filled)
 
     def _pass_on(self, limiters: set[str]) -> None:
         """Keys that our jobs have let go of go to the next in line, wherever those are served."""
@@ -212,7 +241,7 @@ class Pump:
         self._hungry = self._hungry or bool(queues & set(self._serving.names))
         self._waker.wake(*queues)
 
-    def _settle(self, ended_in: set[int]) -> None:
+    def _settle(self, ended_in: Collection[int]) -> None:
         """Steps of workflows have ended: what waits for them goes on, wherever it is served. A sweep finds what we miss."""
         settled = workflows.settle(
             self._engine, ended_in, self._settings.retention, deadline_s=self._store.longest_s
@@ -224,12 +253,37 @@ class Pump:
             self._announce()
 
     def _start(self, jobs: Sequence[Claimed]) -> None:
+        locked = [job for job in jobs if takes_lock(job)]
+        if locked:
+            jobs = [job for job in jobs if not takes_lock(job)]
         self._ran += len(jobs)
-        self._slots.start(self._with_inputs(jobs) if any(job.run_id is not None for job in jobs) else jobs)
+        self._slots.start(self._with_inputs(jobs))
+        if locked:
+            self._start_locked(locked)
 
-    def _with_inputs(self, jobs: Sequence[Claimed]) -> list[Claimed]:
+    def _start_locked(self, jobs: Sequence[Claimed]) -> None:
+        """Jobs that do not wait for their locks: those that get them start, the others end without a run."""
+        # First what has ended here meanwhile: a lock is held until the end of its holder is written.
+        self._take_ends()
+        if self._unwritten:
+            self._exchange(NOTHING, time.monotonic())
+        # Where this fails nothing has started: the claims are found again as ours without our knowing, and go back.
+        granted = limits.take_locks(self._store, self.worker, jobs)
+        refused = [job for job in jobs if job.id not in granted]
+        holders = limits.locks(self._store, [job.id for job in refused]) if refused else {}
+        starting = [job for job in jobs if job.id in granted]
+        self._ran += len(starting)
+        self._slots.start(self._with_inputs(starting))
+        self._unwritten += [
+            self._slots.contended(job, *holders.get(job.id, ("its lock", None))) for job in refused
+        ]
+
+    def _with_inputs(self, jobs: Sequence[Claimed]) -> Sequence[Claimed]:
         """Steps of workflows with what they need to start; its parents' results are read where they are stored."""
-        found = runs.inputs(self._store, [job.id for job in jobs if job.run_id is not None])
+        steps = [job.id for job in jobs if job.run_id is not None]
+        if not steps:
+            return jobs
+        found = runs.inputs(self._store, steps)
         return [msgspec.structs.replace(job, inputs=found.get(job.id)) for job in jobs]
 
     def _start_held(self) -> None:
@@ -332,8 +386,7 @@ class Pump:
             at.append(self._poll_at)
         if self._slots.stuck and self._options.is_supervised:
             at.append(now + STUCK_GRACE_S / 4)
-        if self._stop is not Stop.NO:
-            at.append(now + 0.05)
+        at.append(self._gates.due_at if self._stop is Stop.NO else now + 0.05)
         if self._slots.has_news:
             at.append(self._progress_at)
         if self._options.until_empty and not self._slots.running:
@@ -352,10 +405,10 @@ class Pump:
                 self._names_at = 0.0
             if control.next_due(self._store) == 0:
                 control.admit(self._store)
-        elif self._queues.patterns:
-            self._hungry, self._names_at = True, 0.0
-        elif payloads & {queue_mark(name) for name in self._serving.names}:
-            self._hungry = True
+        else:
+            self._hungry = self._hungry or bool(payloads & self._marks)
+            if self._queues.patterns and payloads - self._marks:
+                self._hungry, self._names_at = True, 0.0  # perhaps a queue that is new to us
 
     def _beat(self, now: float) -> None:
         sent = lease_s()
@@ -400,11 +453,13 @@ class Pump:
         rows = reads.queues(self._store)
         self._serving.learn(rows)
         served = set(self._serving.names)
+        self._marks = set(map(queue_mark, served))
         self._slots.timed_queues = {row.name for row in rows if row.fair == "time"} & served
         if self._settings.cluster_wide_cap is not None:
             self._capped = served
         else:
             self._capped = {row.name for row in rows if row.max_concurrency is not None} & served
+        self._bounded = {row.name for row in rows if row.max_ready is not None} & served
         self._names_at = now + NAMES_EVERY_S
 
     def _save_progress(self, now: float) -> None:

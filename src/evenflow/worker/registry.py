@@ -8,6 +8,8 @@ import msgspec
 
 from evenflow.codec import CallSignature
 from evenflow.job import Claimed
+from evenflow.limits import Breaker
+from evenflow.rules.breaker import Declared, breaker_name, declared
 from evenflow.rules.retry import NO_RETRY, Retry
 from evenflow.settings import Settings
 from evenflow.store.retention import kept_us
@@ -28,6 +30,8 @@ class PolicyLike(Protocol):
     def keep_us(self) -> int | None: ...
     @property
     def on_crash(self) -> str: ...
+    @property
+    def breaker(self) -> Breaker | None: ...
 
 
 class TaskLike(Protocol):
@@ -60,7 +64,8 @@ class Registry:
     def __init__(self, tasks: Mapping[str, TaskLike], settings: Settings) -> None:
         self._tasks = tasks
         self._settings = settings
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str | tuple[str, str], Entry] = {}
+        self._guarded = {queue.name: queue.breaker for queue in settings.queues if queue.breaker is not None}
         self.unknown = Rules(
             Retry(max_attempts=10_000),
             kept_us(settings.retention, "succeeded"),
@@ -72,15 +77,22 @@ class Registry:
 
     def entry(self, job: Claimed) -> Entry | None:
         """How to run this job, or None where its task is not known here."""
-        entry = self._entries.get(job.task)
+        place = job.task if job.queue not in self._guarded else (job.task, job.queue)
+        entry = self._entries.get(place)
         if entry is None:
             task = self._tasks.get(job.task) or BUILT_IN.get(job.task)
             if task is None:
                 return None
-            entry = self._entries[job.task] = self._built(task)
+            entry = self._entries[place] = self._built(task, job.queue)
         return entry if job.options is None else _overridden(entry, job.options)
 
-    def _built(self, task: TaskLike) -> Entry:
+    @property
+    def declared(self) -> Declared:
+        """The breakers of these tasks, and of the queues of the settings."""
+        tasks = {name: task.policy.breaker for name, task in self._tasks.items()}
+        return declared(tasks, {queue.name: queue.breaker for queue in self._settings.queues})
+
+    def _built(self, task: TaskLike, queue: str) -> Entry:
         policy: PolicyLike = task.policy
         place = policy.run_in
         if place == "auto":
@@ -91,6 +103,7 @@ class Registry:
             kept_us(self._settings.retention, "succeeded") if keep is None else keep,
             self._settings.retention,
             self._settings.max_payload_bytes,
+            _guards(task.name, policy.breaker, queue, self._guarded.get(queue)),
         )
         timeout = policy.timeout_us
         return Entry(
@@ -99,17 +112,27 @@ class Registry:
         )  # fmt: skip
 
 
+def _guards(
+    task: str, of_task: Breaker | None, queue: str, of_queue: Breaker | None
+) -> tuple[tuple[str, Breaker], ...]:
+    """The breakers that hear of a run, each once: a task and its queue may share one."""
+    found = {} if of_queue is None else {breaker_name(of_queue, queue=queue): of_queue}
+    if of_task is not None:
+        found[breaker_name(of_task, task=task)] = of_task
+    return tuple(found.items())
+
+
 def _overridden(entry: Entry, options: str) -> Entry:
     changes: dict[str, Any] = msgspec.json.decode(options)
     rules, timeout_s = entry.rules, entry.timeout_s
     if "timeout_us" in changes:
         timeout_s = None if changes["timeout_us"] is None else changes["timeout_us"] / 1e6
     if changes.get("keep_us") is not None:
-        rules = Rules(rules.retry, changes["keep_us"], rules.retention, rules.max_result_bytes)
+        rules = replace(rules, keep_us=changes["keep_us"])
     if "retry" in changes:
         declared = rules.retry
         retry = Retry(
             declared.max_attempts, **changes["retry"], on=declared.on, give_up_on=declared.give_up_on
         )
-        rules = Rules(retry, rules.keep_us, rules.retention, rules.max_result_bytes)
+        rules = replace(rules, retry=retry)
     return replace(entry, timeout_s=timeout_s, rules=rules)

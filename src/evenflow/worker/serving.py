@@ -12,8 +12,7 @@ from evenflow.queues import name_mistakes
 from evenflow.store.advance import Bound, Want
 from evenflow.store.reads import QueueRow
 
-BOUND_AGE_S = 0.5  # an enqueue that has read V is committed by then, as a rule
-SWEEP_EVERY_S = 2.0
+BOUND_AGE_S = 0.2  # an enqueue that has read V is committed by then, as a rule
 SWEEP_SHARE = 50  # of the time, at most one part in so many goes into sweeps
 _GREATEST_ID = 2**63 - 1
 
@@ -87,31 +86,31 @@ class Bounds:
 
     A claim takes what comes first, so nothing is left before the last job it took; and nothing will come there, once V
     has reached that turn: whatever enters later lies behind it. Stragglers (commits that came late, claims that were
-    undone) are found by a claim without bounds every few seconds, the more seldom the longer that takes.
+    undone) are found by claims without bounds: all but always where those are quick, the more seldom the longer they
+    take. Where one finds some, the claims go on from there.
     """
 
     def __init__(self) -> None:
         self._rounds: dict[tuple[str, int], float] = {}
         self._marks: dict[tuple[str, int], collections.deque[tuple[float, float, int]]] = {}
-        self._swept_at = 0.0
-        self._sweep_every_s = SWEEP_EVERY_S
+        self._sweep_at = 0.0
         self._is_sweep = False
 
     def note(self, claimed: Sequence[Claimed], rounds: dict[tuple[str, int], float], took_s: float) -> None:
         """What a claim with the `current` bounds has brought, in its order."""
         now = time.monotonic()
         self._rounds |= rounds
+        if self._is_sweep:
+            self._sweep_at = now + took_s * SWEEP_SHARE
+            self._turn_back(claimed)
         for band, last in {(job.queue, job.priority): job for job in claimed}.items():
             if band in self._rounds:
                 self._mark(band, now, *min((last.turn, last.id), (self._rounds[band], _GREATEST_ID)))
-        if self._is_sweep:
-            self._sweep_every_s = max(SWEEP_EVERY_S, took_s * SWEEP_SHARE)
 
     def current(self) -> list[Bound]:
         now = time.monotonic()
-        self._is_sweep = now - self._swept_at >= self._sweep_every_s
+        self._is_sweep = now >= self._sweep_at
         if self._is_sweep:
-            self._swept_at = now
             return []
         for marks in self._marks.values():
             while len(marks) > 1 and marks[1][0] <= now - BOUND_AGE_S:
@@ -119,8 +118,19 @@ class Bounds:
         return [
             Bound(queue, priority, marks[0][1], marks[0][2])
             for (queue, priority), marks in self._marks.items()
-            if marks[0][0] <= now - BOUND_AGE_S
+            if marks and marks[0][0] <= now - BOUND_AGE_S
         ]
+
+    @property
+    def blind_until(self) -> float | None:
+        """When the next claim without bounds is due, if the last one had any: it may have missed a straggler."""
+        return None if self._is_sweep or not self._marks else self._sweep_at
+
+    def _turn_back(self, claimed: Sequence[Claimed]) -> None:
+        for band, first in {(job.queue, job.priority): job for job in reversed(claimed)}.items():
+            marks = self._marks.get(band)
+            if marks and (first.turn, first.id) < marks[0][1:]:
+                marks.clear()
 
     def _mark(self, band: tuple[str, int], now: float, turn: float, id: int) -> None:
         marks = self._marks.setdefault(band, collections.deque())

@@ -25,10 +25,18 @@ from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.store.logs import NewLine
 from evenflow.worker.calling import NO_CONDITIONS, Caller, MakeJournal, Run, timed_out
-from evenflow.worker.gate import Gate
-from evenflow.worker.outcome import CancelledByWish, UnknownTask, crashed, raised, released, storable_text
+from evenflow.worker.outcome import (
+    CancelledByWish,
+    LockContended,
+    UnknownTask,
+    crashed,
+    raised,
+    released,
+    storable_text,
+)
 from evenflow.worker.processes import Processes
 from evenflow.worker.registry import Registry
+from evenflow.worker.step_gate import StepGate
 from evenflow.worker.threads import Threads
 
 # After its timeout a coroutine is cancelled; one that does not let go by then is ended without its consent.
@@ -47,7 +55,7 @@ class Slots:
 
     def __init__(
         self, registry: Registry, settings: Settings, *, loop: asyncio.AbstractEventLoop, threads: int,
-        wake: Callable[[], None], hooks: Hooks, locator: str | None = None, gate: Gate = NO_CONDITIONS,
+        wake: Callable[[], None], hooks: Hooks, locator: str | None = None, gate: StepGate = NO_CONDITIONS,
         journal: MakeJournal | None = None,
     ) -> None:  # fmt: skip
         self._registry = registry
@@ -124,13 +132,29 @@ class Slots:
             self._leave_behind(run, "the worker has given this job back", time.monotonic())
             if run.task is not None:
                 self._loop.call_soon_threadsafe(run.task.cancel)
-        return [released(run.job) for run in runs]
+        return [released(run.job, run.entry.rules if run.entry else None) for run in runs]
 
     def withdrawn(self, job: Claimed, why: str) -> End:
         """The end of a prefetched job that somebody cancelled before it could start."""
         run = Run(job, None)
         wish = CancelledByWish(why or "cancelled by request")
         return raised(job, wish, self._registry.final, run.now(), random.random())
+
+    def contended(self, job: Claimed, lock: str, holder: int | None) -> End:
+        """The end of a claimed job whose lock another one holds: skipped, or an attempt that failed."""
+        entry = self._registry.entry(job)
+        held_by = "another job" if holder is None else f"job {id_text(holder)}"
+        refusal = LockContended(f"already running: {lock} is held by {held_by}", skips=_skips(job))
+        rules = self._registry.unknown if entry is None else entry.rules
+        return raised(job, refusal, rules, Run(job, None).now(), random.random())
+
+    @property
+    def hooks(self) -> Hooks:
+        return self._hooks
+
+    @property
+    def registry(self) -> Registry:
+        return self._registry
 
     @property
     def has_news(self) -> bool:
@@ -285,3 +309,13 @@ def _fields(job: Claimed) -> dict[str, object]:
 
 def _unknown(job: Claimed) -> UnknownTask:
     return UnknownTask(f"no task {job.task!r} is registered here; import its module, or correct its name")
+
+
+def takes_lock(job: Claimed) -> bool:
+    """Whether a claimed job has a lock to take before its body starts."""
+    return job.options is not None and '"lock":' in job.options
+
+
+def _skips(job: Claimed) -> bool:
+    said: dict[str, Any] = msgspec.json.decode(job.options or "{}")
+    return said.get("lock") == "skip"

@@ -29,6 +29,7 @@ from evenflow.services.dispatcher import Dispatcher
 from evenflow.services.keeper import Keeper, Service
 from evenflow.services.pruner import Pruner
 from evenflow.services.rescuer import Rescuer
+from evenflow.services.scheduler import Plan, Scheduler
 from evenflow.services.undertaker import Death, Undertaker
 from evenflow.settings import Settings
 from evenflow.store import leases
@@ -37,7 +38,7 @@ from evenflow.store.signals import Interrupt, settle_wakers
 from evenflow.worker.local import enter_books, new_worker_id
 from evenflow.worker.orders import EXIT_FAILED, EXIT_GAVE_UP, EXIT_OK, EXIT_REFUSED, EXIT_REPLACE, Orders
 from evenflow.worker.outage import WorkerGaveUp
-from evenflow.worker.patience import when_available
+from evenflow.worker.patience import Impatient, when_available
 from evenflow.worker.processes import exit_error
 from evenflow.worker.write_lock import WriteLockWatch
 
@@ -80,19 +81,19 @@ class Heart:
     name = "heart"
 
     def __init__(self, engine: AnyEngine, settings: Settings, worker: int) -> None:
-        self._engine = engine
+        self._store = Impatient(engine, settings)
         self._every_s = settings.heartbeat_ms / 1000
         self._worker = worker
         self._beats = 0
         self.children: set[int] | None = None
 
     def step(self) -> float:
-        if not leases.beat(self._engine, self._worker).is_alive:
+        if not leases.beat(self._store, self._worker).is_alive:
             raise RuntimeError(
                 "this supervisor was declared dead by another one; its children are not its own any more"
             )
         if self._beats % LIST_EVERY == 0:
-            self.children = {row.pid for row in leases.workers(self._engine) if row.parent == self._worker}
+            self.children = {row.pid for row in leases.workers(self._store) if row.parent == self._worker}
         self._beats += 1
         return self._every_s
 
@@ -109,12 +110,12 @@ class Supervisor:
 
     def __init__(
         self, settings: Settings, orders: list[Orders], *, prepare: Callable[[], None] = lambda: None, services: bool = True,
-        shutdown_timeout_s: float = 30.0,
+        plan: Plan | None = None, shutdown_timeout_s: float = 30.0,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._prepare = prepare
-        self._runs_services = services
         self._engine = open_engine(settings.database, settings.schema, pool_size=2)
+        self._services = self._made_services(plan) if services else []
         self.id = new_worker_id()
         self._places = [Place(msgspec.structs.replace(each, parent=self.id)) for each in orders]
         self._shutdown_timeout_s = shutdown_timeout_s
@@ -124,6 +125,15 @@ class Supervisor:
         self._is_quitting = False
         self._code = EXIT_OK
         self._write_lock = WriteLockWatch(settings.database)
+
+    def _made_services(self, plan: Plan | None) -> list[Service]:
+        engine, settings = self._engine, self._settings
+        return [
+            Dispatcher(engine, settings.retention, settings.concurrency_maintenance_interval_s),
+            *([Scheduler(engine, plan)] if plan is not None else []),
+            Rescuer(engine, settings),
+            Pruner(engine),
+        ]
 
     def run(self) -> int:
         """Serve until stopped; the exit code of the command."""
@@ -156,12 +166,13 @@ class Supervisor:
 
     def _enter_books(self) -> None:
         resilience = self._settings.resilience
+        about = {"services": [service.name for service in self._services]}
         when_available(self._prepare, resilience, self._wait_for_database)
 
         def enter() -> None:
             enter_books(
                 self._engine, self.id, kind="supervisor", host=socket.gethostname(), pid=os.getpid(),
-                lease_us=self._settings.lease_ms * 1000,
+                lease_us=self._settings.lease_ms * 1000, about=msgspec.json.encode(about).decode(),
             )  # fmt: skip
 
         when_available(enter, resilience, self._wait_for_database)
@@ -177,18 +188,15 @@ class Supervisor:
         engine, settings = self._engine, self._settings
         self._heart = Heart(engine, settings, self.id)
         self._undertaker = Undertaker(engine, settings, self.id)
-        # The heart has a thread of its own: a service that takes its time must not cost us our lease.
+        # The heart has a thread of its own: a service that takes its time must not cost us our lease. Nor may a pause
+        # between two tries: when the database is back, whoever beats first would take us for dead.
         self._pulse = Keeper(
-            [self._heart, self._undertaker], engine, settings, self._on_service_death, listens=False
-        )
+            [self._heart, self._undertaker], engine, settings, self._on_service_death, listens=False,
+            longest_delay_s=settings.heartbeat_ms / 1000,
+        )  # fmt: skip
         keepers = [self._pulse]
-        if self._runs_services:
-            services: list[Service] = [
-                Dispatcher(engine, settings.retention, settings.concurrency_maintenance_interval_s),
-                Rescuer(engine, settings),
-                Pruner(engine),
-            ]
-            keepers.append(Keeper(services, engine, settings, self._on_service_death))
+        if self._services:
+            keepers.append(Keeper(self._services, engine, settings, self._on_service_death))
         for keeper in keepers:
             keeper.start()
         try:
@@ -201,9 +209,11 @@ class Supervisor:
         finally:
             self._end_all()
             for keeper in keepers:
+                keeper.ask_to_stop()
+            for keeper in keepers:
                 keeper.stop()
             with contextlib.suppress(StoreError):
-                leases.bury(engine, {self.id: None})
+                leases.bury(Impatient(engine, settings), {self.id: None})
 
     @contextlib.contextmanager
     def _handled_signals(self) -> Iterator[None]:
@@ -236,6 +246,7 @@ class Supervisor:
         stopping_s = time.monotonic() - self._stop_at
         # Children return their jobs by themselves after the timeout; those that do not are asked, then ended.
         if not self._is_quitting and stopping_s > self._shutdown_timeout_s + 1.0:
+            log.warning("worker processes have not ended after %.0f s: they get QUIT", stopping_s)
             self._stop(hurries=True)
         elif self._is_quitting and stopping_s > QUIT_AFTER_S:
             self._signal_all(signal.SIGKILL)

@@ -11,9 +11,11 @@
 -- keys: what ends lets go of its keys, what is to be retried later lines up anew when it is due. A start under a rate is
 --   charged by the claim, so a job that is given back under one lines up anew as well.
 -- steps: the end of a workflow's step is written to its step, with its result, and noted for its children.
--- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), step (steps of
---   this run have ended), round (V of a band has
---   reached what was claimed: from here on everything enters behind it), claimed. V is moved by whoever finds its row free.
+-- gates: a job whose task is shut (paused, or its breaker is open) is stepped over and told, so that set_aside takes it and
+--   its like out of the way. A shut queue gives nothing. The probe of a breaker passes, at the one epoch that it was
+--   chosen for: rescued, it is a job like any other.
+-- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), step (steps of this run have ended), round (V of a band has
+--   reached what was claimed: from here on everything enters behind it), shut (a job of a shut task is in the way), claimed. V is moved by whoever finds its row free.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 ends as materialized (
   select e.* from jsonb_to_recordset(cast(:ends as jsonb)) as e (
@@ -30,13 +32,13 @@ archived as (
   insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
     epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
     options, errors, progress, payload, limits, result)
-  select id, now + end_keep_us, created_at, run_at, started_at, now, good_until, worker, run_id,
-    epoch, attempt, max_attempts, crashes + crashed, priority, fails_on_crash, end_state, queue, task, group_key, unique_key, signature, headers,
+  select id, (select now from clock) + end_keep_us, created_at, run_at, started_at, (select now from clock), good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes + coalesce(crashed, 0), priority, fails_on_crash, end_state, queue, task, group_key, unique_key, signature, headers,
     options,
     case when error is null then errors when errors is null or length(errors) > 65536 then '[' || error || ']'
          else left(errors, -1) || ',' || error || ']' end,
     progress, payload, limits, case when run_id is null then result end
-  from ended, clock where end_keep_us > 0
+  from ended where end_keep_us > 0
 ),
 ended_steps as materialized (
   select l.at, d.end_state, d.result from ended d
@@ -53,8 +55,9 @@ noted as (
 ),
 returned as (
   update evenflow.job j set worker = null, lease_until = null,
-    state = case when j.limits like '%"window_us"%' and e.state = 'ready' then 'scheduled' else e.state end,
-    run_at = coalesce(e.run_at, case when j.limits like '%"window_us"%' then now else j.run_at end), attempt = j.attempt - e.refund, crashes = j.crashes + e.crashed,
+    state = case when e.state = 'waiting' then 'waiting' when j.limits like '%"window_us"%' then 'scheduled'
+      when e.state = 'ready' and exists (select from evenflow.queue q where q.name = j.queue and q.max_ready is not null) then 'overflow' else e.state end,
+    run_at = coalesce(e.run_at, case when j.limits like '%"window_us"%' then now else j.run_at end), attempt = j.attempt - coalesce(e.refund, 0), crashes = j.crashes + coalesce(e.crashed, 0),
     errors = case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']'
                   else left(j.errors, -1) || ',' || e.error || ']' end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
@@ -72,8 +75,10 @@ parked as (
   where r.limits is not null and r.state in ('scheduled', 'waiting') and h.job_id = r.id
   returning h.limiter
 ),
+shut as materialized (select g.kind, g.name, g.probe_job, g.probe_epoch from evenflow.gate g),
+shut_kinds as materialized (select exists (select from shut s where s.kind = 'task') as any_task),
 wanted as materialized (
-  select w.queue, w.place, case when q.max_concurrency is null then w.top
+  select w.queue, w.place, s.name is not null as is_shut, s.probe_job, s.probe_epoch, case when q.max_concurrency is null then w.top
     when not coalesce(cast(:caps_locked as boolean), false) then 0
     else least(w.top, q.max_concurrency
       - (select count(*) from evenflow.job j where j.queue = w.queue and j.state in ('claimed', 'running')
@@ -81,6 +86,7 @@ wanted as materialized (
       + (select count(*) from ended d where d.queue = w.queue) + (select count(*) from returned r where r.queue = w.queue)) end as top
   from jsonb_to_recordset(cast(:wants as jsonb)) as w (queue text, place integer, top integer)
   left join evenflow.queue q on q.name = w.queue
+  left join shut s on s.kind = 'queue' and s.name = w.queue
   where q.paused_at is null
 ),
 room as materialized (
@@ -92,9 +98,17 @@ room as materialized (
 bounds as materialized (
   select b.* from jsonb_to_recordset(cast(:bounds as jsonb)) as b (queue text, priority smallint, turn double precision, id bigint)
 ),
+probes as materialized (
+  select j.ctid as at from wanted w join evenflow.job j on j.id = w.probe_job
+  where j.id = any (array(select p.probe_job from wanted p where p.is_shut and p.top > 0)) and w.is_shut and w.top > 0
+    and j.queue = w.queue and coalesce(j.state, '') = 'ready' and j.epoch + 1 = w.probe_epoch
+    and (j.good_until is null or j.good_until > (select now from clock))
+  limit (select greatest(top, 0) from room)
+  for no key update of j skip locked
+),
 candidates as materialized (
   select c.at from (
-    select w.queue, w.top from wanted w where w.top > 0 order by w.place) w,
+    select w.queue, w.top from wanted w where w.top > 0 and not w.is_shut order by w.place) w,
   lateral (
     select l.at from (
       select b.queue, b.priority, coalesce(s.turn, '-infinity') as turn, coalesce(s.id, 0) as id
@@ -107,12 +121,14 @@ candidates as materialized (
       order by j.turn, j.id limit w.top
       for no key update skip locked) l
     limit w.top) c
-  limit (select greatest(top, 0) from room)
+  limit (select greatest(top - (select count(*) from probes), 0) from room)
 ),
 claimed as (
   update evenflow.job j set state = cast(:claim_state as text), epoch = epoch + 1, attempt = attempt + 1,
-    worker = cast(:worker as bigint), started_at = now, lease_until = now + cast(:lease_us as bigint)
-  from candidates c, clock where j.ctid = c.at
+    worker = cast(:worker as bigint), started_at = (select now from clock), lease_until = (select now from clock) + cast(:lease_us as bigint)
+  where j.ctid = any (array(select at from candidates union all select at from probes))
+    and (not (select any_task from shut_kinds) or not exists (
+      select from shut s where s.kind = 'task' and s.name = j.task and (s.probe_job, s.probe_epoch) is distinct from (j.id, j.epoch + 1)))
   returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
     j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits, j.run_id
 ),
@@ -152,7 +168,8 @@ select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group
   cast(null as bigint) as started_at, cast(null as bigint) as good_until,
   null as payload, null as signature, null as headers, null as options, cast(null as bigint) as run_id
 from ends e
-where (e.id, e.epoch) not in (select d.id, d.epoch from ended d) and (e.id, e.epoch) not in (select r.id, r.epoch from returned r)
+where (select count(*) from ends) > (select count(*) from ended) + (select count(*) from returned)
+  and (e.id, e.epoch) not in (select d.id, d.epoch from ended d) and (e.id, e.epoch) not in (select r.id, r.epoch from returned r)
 union all
 select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from ended d where d.awaited
@@ -165,6 +182,10 @@ from (select distinct run_id from stepped) s
 union all
 select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null, null
 from (select * from first_round union all select * from next_round union all select * from reached_round) m
+union all
+select 'shut', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+from shut_kinds k where case when k.any_task
+  then (select count(*) from candidates) + (select count(*) from probes) > (select count(*) from claimed) end
 union all
 select 'claimed', c.id, c.epoch, c.queue, c.task, c.group_key, c.priority, c.turn, c.attempt, c.max_attempts, c.crashes,
   c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options, c.run_id from claimed c;

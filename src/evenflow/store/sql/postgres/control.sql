@@ -115,13 +115,16 @@ update evenflow.job j set awaited = true where j.id = cast(:id as bigint) return
 
 -- name: declare_queue
 -- returns: name
--- What the code says about a queue. A pause, and a cap set at run time, belong to the operator and are left alone.
-insert into evenflow.queue as q (name, priority, fair, max_concurrency)
-values (cast(:name as text), cast(:priority as smallint), cast(:fair as text), cast(:max_concurrency as integer))
-on conflict (name) do update set priority = excluded.priority, fair = excluded.fair,
-    max_concurrency = case when q.is_set then q.max_concurrency else excluded.max_concurrency end
-  where (q.priority, q.fair) <> (excluded.priority, excluded.fair)
+-- What the code says about a queue. A pause, and limits set at run time, belong to the operator and are left alone.
+insert into evenflow.queue as q (name, priority, fair, max_concurrency, max_ready, on_full)
+values (cast(:name as text), cast(:priority as smallint), cast(:fair as text), cast(:max_concurrency as integer),
+  cast(:max_ready as integer), cast(:on_full as text))
+on conflict (name) do update set priority = excluded.priority, fair = excluded.fair, on_full = excluded.on_full,
+    max_concurrency = case when q.is_set then q.max_concurrency else excluded.max_concurrency end,
+    max_ready = case when q.bound_is_set then q.max_ready else excluded.max_ready end
+  where (q.priority, q.fair, q.on_full) <> (excluded.priority, excluded.fair, excluded.on_full)
     or (not q.is_set and q.max_concurrency is distinct from excluded.max_concurrency)
+    or (not q.bound_is_set and q.max_ready is distinct from excluded.max_ready)
 returning name;
 
 -- name: set_cap
@@ -130,6 +133,14 @@ returning name;
 insert into evenflow.queue as q (name, max_concurrency, is_set)
 values (cast(:name as text), cast(:max_concurrency as integer), cast(:is_set as boolean))
 on conflict (name) do update set max_concurrency = excluded.max_concurrency, is_set = excluded.is_set
+returning name;
+
+-- name: set_bound
+-- returns: name
+-- A bound on ready jobs set at run time; lasts like a cap.
+insert into evenflow.queue as q (name, max_ready, bound_is_set)
+values (cast(:name as text), cast(:max_ready as integer), cast(:is_set as boolean))
+on conflict (name) do update set max_ready = excluded.max_ready, bound_is_set = excluded.bound_is_set
 returning name;
 
 -- name: declare_cluster

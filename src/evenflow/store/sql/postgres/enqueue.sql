@@ -5,16 +5,17 @@ select nextval('evenflow.id_block') as block from generate_series(1, cast(:block
 
 -- name: enqueue
 -- returns: added
--- Inserts a batch and admits it in the same statement: a job without run_at is `ready` at its turn, one with it is
--- `scheduled`. The batch is one JSON parameter; payloads are JSON strings inside it, so the server never parses them.
+-- Inserts a batch and admits it in the same statement: a job without run_at is `ready` at its turn (or `overflow`, where
+-- its queue has a bound: fill_queues lets it in), one with it is `scheduled`. The batch is one JSON parameter; payloads are JSON strings inside it, so the server never parses them.
 -- `lines` are its distinct (queue, priority, group), each with the number of ready jobs; a job names its line and its
 -- rank there. So a group's row is touched once per batch, in name order, and no join runs over three columns, where
 -- the planner expects one row and takes a nested loop (10x slower at 10,000 jobs in 1,000 groups).
+-- `wakes` go out with the commit, without a round trip of their own: few of them, since notifying commits wait for each other.
 -- In id order: of two jobs with one unique key the first goes in, and the indexes are filled from left to right (10 % faster).
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 home as materialized (
   select l.line, l.queue, l.priority, l.group_key, l.jobs, x.queue is null as is_new, coalesce(q.fair, '') <> 'fifo' as takes_turns,
-    cast((l.queue, l.priority, l.group_key) as text) as label,
+    q.max_ready is not null as is_bounded, cast((l.queue, l.priority, l.group_key) as text) as label,
     case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry,
     case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1) else 1 end / coalesce(w.weight, 1) as step
   from clock, jsonb_to_recordset(cast(:lines as jsonb)) as l (line integer, queue text, priority smallint, group_key text, jobs integer)
@@ -38,7 +39,7 @@ tails as (
   returning cast((queue, priority, group_key) as text) as label, tail
 ),
 places as materialized (
-  select h.line, h.queue, h.priority, h.group_key, coalesce(t.tail - h.jobs * h.step, h.entry) as base,
+  select h.line, h.queue, h.priority, h.group_key, h.is_bounded, coalesce(t.tail - h.jobs * h.step, h.entry) as base,
     case when t.tail is null then 0 else h.step end as step
   from home h left join tails t on t.label = h.label
 ),
@@ -47,7 +48,7 @@ added as (
     run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn)
   select b.id, p.queue, b.task, p.priority, p.group_key, b.max_attempts, now, coalesce(b.run_at, now), b.good_until,
     b.run_id, b.unique_key, coalesce(b.fails_on_crash, false), b.signature, b.headers, b.options, b.payload,
-    case when b.run_at is null then 'ready' else 'scheduled' end, p.base + p.step * b.rank
+    case when b.run_at is not null then 'scheduled' when p.is_bounded then 'overflow' else 'ready' end, p.base + p.step * b.rank
   from clock, jsonb_to_recordset(cast(:batch as jsonb)) as b (
     id bigint, line integer, rank integer, task text, max_attempts integer, run_at bigint, good_until bigint, run_id bigint,
     unique_key text, fails_on_crash boolean, signature text, headers text, options text, payload text)
@@ -55,8 +56,11 @@ added as (
   order by b.id
   on conflict do nothing
   returning id
+),
+woken as materialized (
+  select pg_notify(w.channel, w.payload) from jsonb_to_recordset(cast(:wakes as jsonb)) as w (channel text, payload text)
 )
-select count(*) as added from added;
+select count(*) as added from added where (select count(*) from woken) >= 0;  -- or nobody would be woken
 
 -- name: enqueue_arriving
 -- returns: added
@@ -82,7 +86,7 @@ select count(*) as added from added;
 -- returns: id
 -- Takes back arrivals of the transaction that is still open: one of their batch had to be new and was not.
 delete from evenflow.job
-where state = 'arriving' and id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
+where state in ('arriving', 'waiting') and id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
 returning id;
 
 -- name: find_duplicates
@@ -97,6 +101,70 @@ select id, existing from (
     (select j.id from evenflow.job j where j.unique_key = b.unique_key)) as existing
   from jsonb_to_recordset(cast(:batch as jsonb)) as b (id bigint, unique_key text)) found
 where existing is not null;
+
+-- name: replace_open
+-- returns: id, outcome
+-- Open jobs become what a newer call says, under their id and with all attempts anew. A place in line is kept where the
+-- line is the same and the job is not put off; a job that is put off never waits longer than max_wait_us since its
+-- creation. One in flight goes on as it is, but lets go of its unique key. Short transactions of our own only: a lock on a
+-- running job's row would make its worker wait.
+-- outcomes: replaced (in place), put_off (scheduled now), moved (arrives anew in another line), in_flight.
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+changes as materialized (
+  select c.* from jsonb_to_recordset(cast(:changes as jsonb)) as c (
+    id bigint, unique_key text, queue text, priority smallint, group_key text, task text, max_attempts integer, run_at bigint,
+    good_until bigint, fails_on_crash boolean, max_wait_us bigint, signature text, headers text, options text, limits text, payload text)
+),
+found as materialized (
+  select j.id, j.state in ('claimed', 'running') as in_flight, j.state as was,
+    j.queue = c.queue and j.priority = c.priority and j.group_key is not distinct from c.group_key
+      and j.limits is not distinct from c.limits as same_line,
+    case when c.run_at is null and j.state = 'scheduled' then now when c.run_at is null then j.run_at
+         else least(c.run_at, j.created_at + c.max_wait_us) end as due
+  from clock, changes c join evenflow.job j on j.id = c.id and j.unique_key = c.unique_key
+  where j.id = any (array(select id from changes))
+  order by j.id for update of j
+),
+let_go as (
+  update evenflow.job j set unique_key = null from found f where j.id = any (array(select id from found)) and j.id = f.id and f.in_flight
+  returning j.id
+),
+replaced as (
+  update evenflow.job j set task = c.task, payload = c.payload, signature = c.signature, headers = c.headers, options = c.options,
+    max_attempts = c.max_attempts, attempt = 0, good_until = c.good_until, fails_on_crash = coalesce(c.fails_on_crash, false),
+    queue = c.queue, priority = c.priority, group_key = c.group_key, limits = c.limits, run_at = f.due,
+    turn = case when f.same_line then j.turn else 0 end, gated = case when f.same_line and f.due <= now then j.gated else 0 end,
+    state = case when not f.same_line then 'arriving' when f.due > now then case when f.was = 'arriving' then f.was else 'scheduled' end else j.state end
+  from found f join changes c on c.id = f.id, clock
+  where j.id = any (array(select id from found)) and j.id = f.id and not f.in_flight
+  returning j.id, j.state, f.was, f.same_line
+)
+select id, 'in_flight' as outcome from let_go
+union all
+select id, case when not same_line then 'moved' when state <> was then 'put_off' else 'replaced' end from replaced;
+
+-- name: take_marks
+-- returns: id, existing
+-- Unique keys that stay taken for a while, for jobs that were inserted in this transaction; where the time of an earlier
+-- job is not over yet, the new job and the earlier one.
+insert into evenflow.unique_mark as m (unique_key, job_id, until)
+select t.unique_key, t.id, coalesce(cast(:now as bigint), evenflow.now_us()) + t.keep_us
+from jsonb_to_recordset(cast(:marks as jsonb)) as t (id bigint, unique_key text, keep_us bigint)
+order by t.unique_key
+on conflict (unique_key) do update set job_id = excluded.job_id, until = excluded.until
+  where m.until <= coalesce(cast(:now as bigint), evenflow.now_us());
+
+select t.id, m.job_id as existing
+from jsonb_to_recordset(cast(:marks as jsonb)) as t (id bigint, unique_key text, keep_us bigint)
+join evenflow.unique_mark m on m.unique_key = t.unique_key where m.job_id <> t.id;
+
+-- name: forget_marks
+-- returns: unique_key
+delete from evenflow.unique_mark m using (
+  select unique_key from evenflow.unique_mark where until <= coalesce(cast(:now as bigint), evenflow.now_us())
+  order by until limit cast(:top as integer) for update skip locked) past
+where m.unique_key = past.unique_key
+returning m.unique_key;
 
 -- name: wake
 -- mode: wake
@@ -117,7 +185,7 @@ select pg_notify(cast(:channel as text), cast(:payload as text)) as sent;
 -- queue up behind its own group again but enters at the current round. Of several such jobs of a group, one per round:
 -- a tenant whose thousands fail and come back together must not fill the round. A job with keys lines up at its first one.
 -- Bounded by `top`; skips locked rows. Rows are found again by their address: joined by id and a list of ids, the batch
--- was multiplied by itself (47 ms for 200 jobs).
+-- was multiplied by itself (47 ms for 200 jobs). kinds: queue (jobs are ready), bounded (jobs wait before a bounded queue), limiter.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 arrived as materialized (
   select j.ctid as at from evenflow.job j where j.state = 'arriving' order by j.id
@@ -135,7 +203,7 @@ batch as materialized (
 ),
 home as materialized (
   select d.queue, d.priority, x.queue is null as is_new, coalesce(q.fair, 'round-robin') as fair, q.mean_cost_us,
-    case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry
+    q.max_ready is not null as is_bounded, case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry
   from clock, (select distinct queue, priority from batch) d
   left join evenflow.queue q on q.name = d.queue
   left join evenflow.round r on r.queue = d.queue and r.priority = d.priority
@@ -167,7 +235,7 @@ lines as materialized (
   select s.line, s.step, t.tail - s.jobs * s.step as base from share s join tails t on t.line = s.line
 ),
 placed as materialized (
-  select b.at, b.is_due,
+  select b.at, b.is_due, h.is_bounded,
     case when l.base is not null then l.base + l.step * row_number() over (partition by b.line order by b.id)
          when b.comes_back and h.fair <> 'fifo'
            then h.entry + row_number() over (partition by b.queue, b.priority, b.group_key, b.comes_back order by b.id) - 1
@@ -178,7 +246,8 @@ placed as materialized (
 ),
 admitted as (
   update evenflow.job j set turn = p.turn,
-    state = case when not p.is_due then 'scheduled' when j.limits is not null then 'blocked' else 'ready' end
+    state = case when not p.is_due then 'scheduled' when j.limits like '%{"ordinal":1,%' then 'blocked'
+                 when p.is_bounded then 'overflow' else 'ready' end
   from placed p where j.ctid = p.at
   returning j.id, j.queue, j.state, j.turn
 ),
@@ -187,7 +256,8 @@ lined_up as (
   where a.state = 'blocked' and h.job_id = a.id and h.ordinal = 1
   returning h.limiter
 )
-select 'queue' as kind, queue as name, count(*) as jobs from admitted where state = 'ready' group by queue
+select case state when 'ready' then 'queue' else 'bounded' end as kind, queue as name, count(*) as jobs
+from admitted where state in ('ready', 'overflow') group by queue, state
 union all
 select 'limiter', limiter, count(*) from lined_up group by limiter;
 

@@ -87,7 +87,8 @@ stepped as (
 noted as (insert into evenflow.step_end (run_id, step_id) select run_id, id from stepped on conflict do nothing),
 returned as (
   update evenflow.job j set worker = null, lease_until = null,
-    state = case when j.limits like '%"window_us"%' then 'scheduled' else 'ready' end,
+    state = case when j.limits like '%"window_us"%' then 'scheduled'
+      when exists (select from evenflow.queue q where q.name = j.queue and q.max_ready is not null) then 'overflow' else 'ready' end,
     run_at = case when j.limits like '%"window_us"%' then now else j.run_at end, attempt = j.attempt - 1,
     crashes = j.crashes + cast(o.was_running as integer),
     errors = case when not o.was_running then j.errors
@@ -114,7 +115,8 @@ stale as materialized (
 ),
 returned as (
   update evenflow.job j set worker = null, lease_until = null, attempt = j.attempt - 1,
-    state = case when j.limits like '%"window_us"%' then 'scheduled' else 'ready' end,
+    state = case when j.limits like '%"window_us"%' then 'scheduled'
+      when exists (select from evenflow.queue q where q.name = j.queue and q.max_ready is not null) then 'overflow' else 'ready' end,
     run_at = case when j.limits like '%"window_us"%' then now else j.run_at end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
@@ -139,7 +141,7 @@ select 'cluster' as name from evenflow.cluster where cap is not null for no key 
 -- name: start_claimed
 -- returns: id
 -- claimed -> running, before user code: only the holder of a live lease on a job that is neither expired nor cancelled
--- nor in a paused queue may start it, and only as many as the queue's cap has room for (after lock_caps).
+-- nor shut (its queue is paused, its task is, or a breaker is open) may start it, and only as many as the queue's cap has room for (after lock_caps).
 -- COALESCE keeps the planner from walking all that is in flight: a job is found by its id.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 starts as materialized (select s.* from jsonb_to_recordset(cast(:starts as jsonb)) as s (id bigint, epoch integer)),
@@ -153,6 +155,9 @@ able as materialized (
   left join evenflow.queue q on q.name = j.queue
   where j.id = any (array(select id from starts)) and j.worker = cast(:worker as bigint) and coalesce(j.state, '') = 'claimed' and j.lease_until > now and j.cancel_at is null
     and (j.good_until is null or j.good_until > now) and q.paused_at is null
+    and not exists (
+      select from evenflow.gate g where (g.kind, g.name) in (('task', j.task), ('queue', j.queue))
+        and (g.probe_job, g.probe_epoch) is distinct from (j.id, j.epoch))
 )
 update evenflow.job j set state = 'running', started_at = now, lease_until = null
 from able a, clock

@@ -15,7 +15,7 @@ returning job_id;
 -- first, in name order, and counted in a statement of its own: a count in the statement that waits for a lock would see
 -- the state before the wait. The limit that counts is the one that the next job in line was enqueued with. Under a rate
 -- the starts of the last window count like holders.
--- kinds: queue (a job of it is ready now), limiter (a job moved on to its next key).
+-- kinds: queue (a job of it is ready now), bounded (one waits before a bounded queue), limiter (one moved on to its next key).
 insert into evenflow.limiter as l (name, most)
 select n.name, w.most from (select distinct value as name from jsonb_array_elements_text(cast(:limiters as jsonb))) n
 cross join lateral (
@@ -49,15 +49,16 @@ onward as (
   returning h.job_id, h.limiter
 ),
 readied as (
-  update evenflow.job j set state = 'ready',
+  update evenflow.job j set
+    state = case when exists (select from evenflow.queue q where q.name = j.queue and q.max_ready is not null) then 'overflow' else 'ready' end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
   from granted g, clock
   where j.id = g.job_id and j.state = 'blocked'
     and not exists (select from evenflow.hold h where h.job_id = g.job_id and h.ordinal = g.ordinal + 1)
-  returning j.queue
+  returning j.queue, j.state
 )
-select 'queue' as kind, queue as name from readied union all select 'limiter', limiter from onward;
+select case state when 'ready' then 'queue' else 'bounded' end as kind, queue as name from readied union all select 'limiter', limiter from onward;
 
 -- name: release_holds
 -- returns: limiter
@@ -66,35 +67,128 @@ delete from evenflow.hold h
 where h.job_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
 returning h.limiter;
 
--- name: sweep_holds
+-- name: park_holds
 -- returns: limiter
--- The net below every road: holds of jobs that are gone, places kept for longer than their time by jobs that did not
--- start, and then every key that has both room and somebody waiting. Nothing can stay blocked for ever.
-delete from evenflow.hold h using (
-  select h.job_id, h.ordinal from evenflow.hold h where not exists (select from evenflow.job j where j.id = h.job_id)
-  limit cast(:top as integer) for update skip locked) gone
-where h.job_id = gone.job_id and h.ordinal = gone.ordinal
+-- Jobs that are put off let go of their keys, and line up anew when they are due.
+update evenflow.hold h set phase = 0, held_at = null
+where h.job_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))) and h.phase <> 0
 returning h.limiter;
 
-with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
-idle as materialized (
-  select j.id from evenflow.hold h join evenflow.job j on j.id = h.job_id
-  where h.phase = 2 and h.held_at + h.keep_us <= (select now from clock) and j.state = 'ready'
-  limit cast(:top as integer) for update of j skip locked
+-- name: take_locks
+-- returns: id
+-- Claimed jobs take their locks (ordinal 0) before their bodies start: those that get, or have, theirs. Only for a run that
+-- is in flight at this worker with this epoch. Limiter rows are locked first, in name order, and counted in a statement of
+-- its own, as in promote; of several jobs that want one lock, the first one gets it.
+insert into evenflow.limiter (name, most)
+select distinct h.limiter, h.most from jsonb_to_recordset(cast(:runs as jsonb)) as r (id bigint, epoch integer)
+join evenflow.hold h on h.job_id = r.id and h.ordinal = 0
+order by h.limiter
+on conflict do nothing;
+
+select cast(null as bigint) as id from evenflow.limiter l
+where l.name in (
+  select h.limiter from jsonb_to_recordset(cast(:runs as jsonb)) as r (id bigint, epoch integer)
+  join evenflow.hold h on h.job_id = r.id and h.ordinal = 0)
+order by l.name for no key update;
+
+with wishes as materialized (
+  select h.job_id, h.limiter, h.most, h.phase = 2 as has_it, row_number() over (partition by h.limiter, h.phase = 2 order by h.job_id) as number
+  from jsonb_to_recordset(cast(:runs as jsonb)) as r (id bigint, epoch integer)
+  join evenflow.hold h on h.job_id = r.id and h.ordinal = 0
+  join evenflow.job j on j.id = r.id and j.epoch = r.epoch and j.worker = cast(:worker as bigint)
 ),
-blocked as (update evenflow.job j set state = 'blocked' from idle i where j.id = i.id and j.state = 'ready' returning j.id)
-update evenflow.hold h set phase = case when h.ordinal = 1 then 1 else 0 end, held_at = null, turn = now
-from blocked b, clock where h.job_id = b.id
-returning h.limiter;
+granted as materialized (
+  select w.job_id from wishes w
+  where w.has_it or w.number <= w.most - (select count(*) from evenflow.hold o where o.limiter = w.limiter and o.phase = 2)
+)
+update evenflow.hold h set phase = 2, held_at = coalesce(cast(:now as bigint), evenflow.now_us())
+from granted g where h.job_id = g.job_id and h.ordinal = 0
+returning h.job_id as id;
 
-select l.name as limiter from evenflow.limiter l
-where exists (select from evenflow.hold h where h.limiter = l.name and h.phase = 1)
-  and (select count(*) from evenflow.hold h where h.limiter = l.name and h.phase = 2) < l.most
-  and not exists (select from evenflow.spent s where s.limiter = l.name)
-limit cast(:top as integer);
+-- name: locks_of
+-- mode: read
+-- returns: id, limiter, holder
+-- The locks of these jobs, and who has them.
+select h.job_id as id, h.limiter,
+  (select o.job_id from evenflow.hold o where o.limiter = h.limiter and o.phase = 2 order by o.priority, o.turn, o.job_id limit 1) as holder
+from evenflow.hold h
+where h.job_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))) and h.ordinal = 0;
 
-select distinct h.limiter from (select limiter from evenflow.hold where phase = 1 limit cast(:top as integer)) h
-where not exists (select from evenflow.limiter l where l.name = h.limiter);
+-- name: sweep_held
+-- returns: kind, name, at, job_id, walked
+-- The net below every road, in three walks that each go on where the last one stopped, so that a pass costs the same
+-- whatever is held, waits or was left behind. This one: the next `top` held places, oldest first. Those of jobs that are
+-- gone are freed; those kept for longer than their time by jobs that did not start are taken back.
+-- kinds: limiter (a key has room), walked (where to go on).
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+walk as materialized (
+  select h.job_id, h.ordinal, h.held_at, h.held_at + h.keep_us <= (select now from clock) as is_late from evenflow.hold h
+  where h.phase = 2 and (h.held_at, h.job_id) > (cast(:after_at as bigint), cast(:after_job as bigint))
+  order by h.held_at, h.job_id limit cast(:top as integer)
+),
+fates as materialized (
+  select w.job_id, w.ordinal, j.state from walk w left join lateral (select j.state from evenflow.job j where j.id = w.job_id) j on true
+  where j.state is null or w.is_late and j.state not in ('claimed', 'running')
+),
+gone as (
+  delete from evenflow.hold h using fates f where f.state is null and h.job_id = f.job_id and h.ordinal = f.ordinal
+  returning h.limiter
+),
+dropped as (
+  update evenflow.hold h set phase = 0, held_at = null from fates f
+  where f.state is not null and f.ordinal = 0 and h.job_id = f.job_id and h.ordinal = 0
+  returning h.limiter
+),
+idle as materialized (
+  select j.id from evenflow.job j
+  where j.id = any (array(select job_id from fates where ordinal > 0)) and j.state in ('ready', 'overflow')
+  for update skip locked
+),
+blocked as (update evenflow.job j set state = 'blocked' from idle i where j.id = i.id returning j.id),
+lined_up as (
+  update evenflow.hold h set phase = case when h.ordinal = 1 then 1 else 0 end, held_at = null, turn = now
+  from blocked b, clock where h.job_id = b.id
+  returning h.limiter
+)
+select 'limiter' as kind, limiter as name, cast(0 as bigint) as at, cast(0 as bigint) as job_id, cast(0 as bigint) as walked
+from (select limiter from gone union select limiter from dropped union select limiter from lined_up) l
+union all
+select 'walked', '', max(held_at), (array_agg(job_id order by held_at desc, job_id desc))[1], count(*) from walk;
+
+-- name: sweep_gone
+-- returns: kind, name, at, job_id, walked
+-- The next `top` holds by job: those of jobs that are gone are removed, held or not.
+with walk as materialized (
+  select h.job_id, h.ordinal from evenflow.hold h where h.job_id > cast(:after_job as bigint)
+  order by h.job_id, h.ordinal limit cast(:top as integer)
+),
+gone as (
+  delete from evenflow.hold h using walk w
+  where h.job_id = w.job_id and h.ordinal = w.ordinal and not exists (select from evenflow.job j where j.id = w.job_id)
+  returning h.limiter
+)
+select 'limiter' as kind, limiter as name, cast(0 as bigint) as at, cast(0 as bigint) as job_id, cast(0 as bigint) as walked
+from (select distinct limiter from gone) l
+union all
+select 'walked', '', cast(0 as bigint), max(job_id), count(*) from walk;
+
+-- name: sweep_names
+-- mode: read
+-- returns: kind, name, at, job_id, walked
+-- The next `top` keys, in steps along hold_line: those with both room and somebody waiting.
+with recursive names (name, number) as (
+  (select h.limiter, 1 from evenflow.hold h where h.limiter > cast(:after as text) order by h.limiter limit 1)
+  union all
+  select (select h.limiter from evenflow.hold h where h.limiter > n.name order by h.limiter limit 1), n.number + 1
+  from names n where n.number < cast(:top as integer) and n.name is not null
+)
+select 'limiter' as kind, n.name, cast(0 as bigint) as at, cast(0 as bigint) as job_id, cast(0 as bigint) as walked from names n
+cross join lateral (
+  select h.most from evenflow.hold h where h.limiter = n.name and h.phase = 1 order by h.priority, h.turn, h.job_id limit 1) w
+where (select count(*) from (select from evenflow.hold h where h.limiter = n.name and h.phase = 2 limit w.most) held) < w.most
+  and not exists (select from evenflow.spent s where s.limiter = n.name)
+union all
+select 'walked', coalesce(max(n.name), ''), 0, 0, count(n.name) from names n;
 
 -- name: free_spent
 -- returns: limiter
@@ -160,10 +254,14 @@ order by l.name limit cast(:top as integer);
 -- mode: read
 -- returns: limiter, phase, most, held
 select h.limiter, h.phase, h.most, (select count(*) from evenflow.hold o where o.limiter = h.limiter and o.phase = 2) as held
-from evenflow.hold h where h.job_id = cast(:id as bigint) order by h.ordinal;
+from evenflow.hold h where h.job_id = cast(:id as bigint) and h.ordinal > 0 order by h.ordinal;
 
 -- name: holders_of
 -- mode: read
--- returns: job_id
-select h.job_id from evenflow.hold h where h.limiter = cast(:limiter as text) and h.phase = 2
-order by h.priority, h.turn, h.job_id limit cast(:top as integer);
+-- returns: limiter, job_id
+-- Some holders of each of these keys, `top` at most.
+select n.value as limiter, h.job_id from jsonb_array_elements_text(cast(:limiters as jsonb)) n
+cross join lateral (
+  select h.job_id, h.priority, h.turn from evenflow.hold h where h.limiter = n.value and h.phase = 2
+  order by h.priority, h.turn, h.job_id limit cast(:top as integer)) h
+order by n.value, h.priority, h.turn, h.job_id;

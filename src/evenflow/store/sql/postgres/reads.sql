@@ -65,10 +65,10 @@ order by id desc limit cast(:top as integer);
 
 -- name: list_queues
 -- mode: read
--- returns: name, priority, fair, max_concurrency, paused_at, paused_by, paused_why
+-- returns: name, priority, fair, max_concurrency, max_ready, on_full, paused_at, paused_by, paused_why
 -- Every queue that was declared, paused or ever used.
 select n.name, coalesce(q.priority, 50) as priority, coalesce(q.fair, 'round-robin') as fair, q.max_concurrency,
-  q.paused_at, q.paused_by, q.paused_why
+  q.max_ready, coalesce(q.on_full, 'overflow') as on_full, q.paused_at, q.paused_by, q.paused_why
 from (select name from evenflow.queue union select queue from evenflow.band) n
 left join evenflow.queue q on q.name = n.name
 order by n.name;
@@ -115,7 +115,11 @@ where state = cast(:state as text) and state <> 'succeeded'
 select exists (select from evenflow.job where state = 'arriving' and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb))))
   or exists (
     select from jsonb_array_elements_text(cast(:queues as jsonb)) n
-    cross join lateral (select from evenflow.job j where j.state = 'ready' and j.queue = n.value limit 1) first)
+    cross join lateral (select from evenflow.job j where j.state = 'ready' and j.queue = n.value limit 1) first
+    where not exists (select from evenflow.gate g where g.kind = 'queue' and g.name = n.value))
+  or exists (
+    select from jsonb_array_elements_text(cast(:queues as jsonb)) n
+    cross join lateral (select from evenflow.job j where j.state = 'overflow' and j.queue = n.value limit 1) first)
   or exists (
     select from evenflow.job where state in ('claimed', 'running')
       and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))) as is_open;

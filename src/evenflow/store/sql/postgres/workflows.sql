@@ -7,6 +7,11 @@ select cast(:id as bigint), coalesce(cast(:now as bigint), evenflow.now_us()), '
 on conflict do nothing
 returning id;
 
+-- name: forget_run
+-- returns: id
+-- A run that could not be stored as a whole, in a transaction that its caller may still commit.
+delete from evenflow.run where id = cast(:run as bigint) returning id;
+
 -- name: find_run_key
 -- mode: read
 -- returns: id, name
@@ -107,17 +112,18 @@ order by s.id;
 
 -- name: release_steps
 -- returns: id, queue
--- Steps whose parents are done enter their queues. Those with a group, a key or a delay arrive, and the admission that all
+-- Steps whose parents are done enter their queues. Those with a group, a key, a delay or a bounded queue arrive, and the admission that all
 -- jobs take does the rest; a plain one is ready here at the turn that admission would give it, for one write less.
 -- The queue is returned for those that are ready.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 due as materialized (
   select l.at, l.queue, l.priority, greatest(now + coalesce(s.delay_us, 0), coalesce(s.not_before, 0)) as run_at,
-    l.is_plain and s.delay_us is null and s.not_before is null as is_ready
+    l.is_plain and s.delay_us is null and s.not_before is null and q.max_ready is null as is_ready
   from clock, evenflow.step s
   cross join lateral (
     select j.ctid as at, j.queue, j.priority, j.group_key is null and j.limits is null as is_plain from evenflow.job j
     where j.id = s.id and coalesce(j.state, '') = 'waiting' limit 1 for no key update) l
+  left join lateral (select o.max_ready from evenflow.queue o where o.name = l.queue limit 1) q on true
   where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
 ),
 home as materialized (
@@ -223,7 +229,7 @@ returning r.id;
 -- Steps of a paused run that are not running wait again, and let go of their keys. run_at stays: it tells them from steps
 -- whose parents are open.
 with parked as (
-  update evenflow.job j set state = 'waiting', worker = null, lease_until = null,
+  update evenflow.job j set state = 'waiting', worker = null, lease_until = null, gated = 0,
     attempt = case when j.state = 'claimed' then j.attempt - 1 else j.attempt end
   where j.id = any (array(select s.id from evenflow.step s where s.run_id = cast(:run as bigint) and s.state is null))
     and coalesce(j.state, '') in ('arriving', 'scheduled', 'blocked', 'overflow', 'ready', 'claimed')

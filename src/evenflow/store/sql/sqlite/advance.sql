@@ -21,7 +21,7 @@ insert or replace into evenflow_history (id, expires_at, created_at, run_at, sta
   epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
   headers, options, errors, progress, payload, limits, result)
 select j.id, :now + e.keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
-  j.epoch, j.attempt, j.max_attempts, j.crashes + e.crashed, j.priority, j.fails_on_crash, e.state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
+  j.epoch, j.attempt, j.max_attempts, j.crashes + coalesce(e.crashed, 0), j.priority, j.fails_on_crash, e.state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
   j.headers, j.options, case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || e.error || ']' end, j.progress, j.payload, j.limits, case when j.run_id is null then e.result end
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
@@ -81,13 +81,14 @@ with returning_ones as materialized (
   where e.value ->> 'state' in ('ready', 'scheduled', 'waiting')
 ),
 wanted as materialized (
-  select w.queue, w.place, case when q.max_concurrency is null then w.top when not coalesce(:caps_locked, 0) then 0
+  select w.queue, w.place, s.name is not null as is_shut, s.probe_job, s.probe_epoch, case when q.max_concurrency is null then w.top when not coalesce(:caps_locked, 0) then 0
     else min(w.top, q.max_concurrency
       - (select count(*) from evenflow_job j where j.queue = w.queue and j.state in ('claimed', 'running')
          and (j.state = 'running' or :claim_state = 'running'))
       + (select count(*) from returning_ones r where r.queue = w.queue)) end as top
   from (select value ->> 'queue' as queue, value ->> 'place' as place, value ->> 'top' as top from json_each(:wants)) w
   left join evenflow_queue q on q.name = w.queue
+  left join evenflow_gate s on s.kind = 'queue' and s.name = w.queue
   where q.paused_at is null
 ),
 picked as materialized (
@@ -97,13 +98,17 @@ picked as materialized (
     cross join evenflow_band b on b.queue = w.queue
     left join (select value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'turn' as turn, value ->> 'id' as id
                from json_each(:bounds)) s on s.queue = b.queue and s.priority = b.priority
-    cross join json_each((
+    cross join json_each(case when w.is_shut then (
+      select json_group_array(j.id) from evenflow_job j
+      where j.id = w.probe_job and j.epoch + 1 = w.probe_epoch and j.queue = b.queue and j.priority = b.priority
+        and j.state = 'ready' and (j.good_until is null or j.good_until > :now))
+    else (
       select json_group_array(id) from (
         select j.id from evenflow_job j
         where j.queue = b.queue and j.priority = b.priority and j.state = 'ready'
           and (j.turn, j.id) >= (coalesce(s.turn, -9e999), coalesce(s.id, 0))
           and (j.good_until is null or j.good_until > :now)
-        order by j.turn, j.id limit :top))) l
+        order by j.turn, j.id limit :top)) end) l
     where w.top > 0)
   where number <= top order by place, number
   limit (
@@ -114,14 +119,35 @@ picked as materialized (
 )
 update evenflow_job set state = :claim_state, epoch = epoch + 1, attempt = attempt + 1, worker = :worker,
   started_at = :now, lease_until = :now + :lease_us
-where id in (select id from picked)
+where id in (select id from picked) and not exists (
+  select 1 from evenflow_gate g where g.kind = 'task' and g.name = evenflow_job.task
+    and (g.probe_job is not evenflow_job.id or g.probe_epoch is not evenflow_job.epoch + 1))
 returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
   started_at, good_until, payload, signature, headers, options, run_id;
 
+-- Jobs of shut tasks that are still in the way. Nothing is read where no task is shut.
+select 'shut' as kind, j.id, 0 as epoch, null as queue, j.task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
+  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
+  null as headers, null as options, null as run_id
+from (select 1 from evenflow_gate where kind = 'task' limit 1) g
+cross join json_each(:wants) w
+cross join evenflow_band b on b.queue = w.value ->> 'queue'
+cross join json_each((
+  select json_group_array(id) from (
+    select id from evenflow_job where queue = b.queue and priority = b.priority and state = 'ready' order by turn, id limit :top))) l
+cross join evenflow_job j on j.id = l.value
+where exists (
+    select 1 from evenflow_gate s where s.kind = 'task' and s.name = j.task
+      and (s.probe_job is not j.id or s.probe_epoch is not j.epoch + 1))
+  and not exists (select 1 from evenflow_queue q where q.name = j.queue and q.paused_at is not null)
+  and not exists (select 1 from evenflow_gate s where s.kind = 'queue' and s.name = j.queue)
+limit :top;
+
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
 update evenflow_job set worker = null, lease_until = null,
-  state = case when evenflow_job.limits like '%"window_us"%' and e.state = 'ready' then 'scheduled' else e.state end,
-  run_at = coalesce(e.run_at, case when evenflow_job.limits like '%"window_us"%' then :now else evenflow_job.run_at end), attempt = evenflow_job.attempt - e.refund, crashes = evenflow_job.crashes + e.crashed,
+  state = case when e.state = 'waiting' then 'waiting' when evenflow_job.limits like '%"window_us"%' then 'scheduled'
+    when e.state = 'ready' and exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.max_ready is not null) then 'overflow' else e.state end,
+  run_at = coalesce(e.run_at, case when evenflow_job.limits like '%"window_us"%' then :now else evenflow_job.run_at end), attempt = evenflow_job.attempt - coalesce(e.refund, 0), crashes = evenflow_job.crashes + coalesce(e.crashed, 0),
   errors = case when e.error is null then evenflow_job.errors when evenflow_job.errors is null or length(evenflow_job.errors) > 65536 then '[' || e.error || ']' else substr(evenflow_job.errors, 1, length(evenflow_job.errors) - 1) || ',' || e.error || ']' end,
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end

@@ -84,18 +84,26 @@ update evenflow_job set awaited = 1 where id = :id returning id;
 
 -- name: declare_queue
 -- returns: name
-insert into evenflow_queue as q (name, priority, fair, max_concurrency)
-values (:name, :priority, :fair, :max_concurrency)
-on conflict (name) do update set priority = excluded.priority, fair = excluded.fair,
-    max_concurrency = case when q.is_set then q.max_concurrency else excluded.max_concurrency end
-  where (q.priority, q.fair) <> (excluded.priority, excluded.fair)
+insert into evenflow_queue as q (name, priority, fair, max_concurrency, max_ready, on_full)
+values (:name, :priority, :fair, :max_concurrency, :max_ready, :on_full)
+on conflict (name) do update set priority = excluded.priority, fair = excluded.fair, on_full = excluded.on_full,
+    max_concurrency = case when q.is_set then q.max_concurrency else excluded.max_concurrency end,
+    max_ready = case when q.bound_is_set then q.max_ready else excluded.max_ready end
+  where (q.priority, q.fair, q.on_full) <> (excluded.priority, excluded.fair, excluded.on_full)
     or (not q.is_set and q.max_concurrency is not excluded.max_concurrency)
+    or (not q.bound_is_set and q.max_ready is not excluded.max_ready)
 returning name;
 
 -- name: set_cap
 -- returns: name
 insert into evenflow_queue (name, max_concurrency, is_set) values (:name, :max_concurrency, :is_set)
 on conflict (name) do update set max_concurrency = excluded.max_concurrency, is_set = excluded.is_set
+returning name;
+
+-- name: set_bound
+-- returns: name
+insert into evenflow_queue (name, max_ready, bound_is_set) values (:name, :max_ready, :is_set)
+on conflict (name) do update set max_ready = excluded.max_ready, bound_is_set = excluded.bound_is_set
 returning name;
 
 -- name: declare_cluster

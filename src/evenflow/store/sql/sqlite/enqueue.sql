@@ -31,10 +31,10 @@ on conflict (queue, priority, group_key) do update
   set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span;
 
 with places as materialized (
-  select line, queue, priority, group_key, case when takes_turns then tail - jobs * step else entry end as base,
+  select line, queue, priority, group_key, is_bounded, case when takes_turns then tail - jobs * step else entry end as base,
     case when takes_turns then step else 0.0 end as step
   from (
-    select l.line, l.queue, l.priority, l.group_key, l.jobs, g.tail,
+    select l.line, l.queue, l.priority, l.group_key, l.jobs, g.tail, q.max_ready is not null as is_bounded,
       g.tail is not null and l.jobs > 0 and coalesce(q.fair, '') <> 'fifo' as takes_turns,
       case when q.fair = 'fifo' then :now else coalesce(r.v, 0) + 1 end as entry,
       case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
@@ -51,14 +51,14 @@ insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, cr
 select b.value ->> 'id', p.queue, b.value ->> 'task', p.priority, p.group_key, b.value ->> 'max_attempts', :now,
   coalesce(b.value ->> 'run_at', :now), b.value ->> 'good_until', b.value ->> 'run_id', b.value ->> 'unique_key',
   coalesce(b.value ->> 'fails_on_crash', 0), b.value ->> 'signature', b.value ->> 'headers', b.value ->> 'options', b.value ->> 'payload',
-  case when b.value ->> 'run_at' is null then 'ready' else 'scheduled' end, p.base + p.step * (b.value ->> 'rank')
+  case when b.value ->> 'run_at' is not null then 'scheduled' when p.is_bounded then 'overflow' else 'ready' end, p.base + p.step * (b.value ->> 'rank')
 from json_each(:batch) b cross join places p on p.line = b.value ->> 'line'
 where not exists (
   select 1 from (select value ->> 'id' as id from json_each(:batch)) n
   where exists (select 1 from evenflow_job j where j.id = n.id) or exists (select 1 from evenflow_history h where h.id = n.id))
 on conflict do nothing;
 
-select changes() as added;
+select changes() as added where :wakes is not null;  -- nothing to send: a commit can be seen by itself
 
 -- name: enqueue_arriving
 -- returns: added
@@ -84,7 +84,7 @@ select changes() as added;
 
 -- name: retract_arriving
 -- returns: id
-delete from evenflow_job where state = 'arriving' and id in (select value from json_each(:ids))
+delete from evenflow_job where state in ('arriving', 'waiting') and id in (select value from json_each(:ids))
 returning id;
 
 -- name: find_duplicates
@@ -96,6 +96,54 @@ left join evenflow_job s on s.id = b.id
 left join evenflow_job j on j.unique_key = b.unique_key
 left join evenflow_history h on h.id = b.id
 where s.id is not null or j.id is not null or h.id is not null;
+
+-- name: replace_open
+-- returns: id, outcome
+-- What becomes of each is said first, by the same expressions that the change itself uses.
+select j.id, case when j.state in ('claimed', 'running') then 'in_flight' when not (j.queue = c.queue and j.priority = c.priority and j.group_key is c.group_key and j.limits is c.limits) then 'moved'
+  when j.state not in ('arriving', 'scheduled') and case when c.run_at is null and j.state = 'scheduled' then :now when c.run_at is null then j.run_at
+    else min(c.run_at, coalesce(j.created_at + c.max_wait_us, c.run_at)) end > :now then 'put_off' else 'replaced' end as outcome
+from (select value ->> 'id' as id, value ->> 'unique_key' as unique_key, value ->> 'queue' as queue, value ->> 'priority' as priority,
+        value ->> 'group_key' as group_key, value ->> 'task' as task, value ->> 'max_attempts' as max_attempts, value ->> 'run_at' as run_at,
+        value ->> 'good_until' as good_until, coalesce(value ->> 'fails_on_crash', 0) as fails_on_crash, value ->> 'max_wait_us' as max_wait_us,
+        value ->> 'signature' as signature, value ->> 'headers' as headers, value ->> 'options' as options, value ->> 'limits' as limits,
+        value ->> 'payload' as payload from json_each(:changes)) c
+cross join evenflow_job j on j.id = c.id and j.unique_key = c.unique_key;
+
+update evenflow_job as j set task = c.task, payload = c.payload, signature = c.signature, headers = c.headers, options = c.options,
+  max_attempts = c.max_attempts, attempt = 0, good_until = c.good_until, fails_on_crash = c.fails_on_crash,
+  queue = c.queue, priority = c.priority, group_key = c.group_key, limits = c.limits, run_at = case when c.run_at is null and j.state = 'scheduled' then :now when c.run_at is null then j.run_at
+    else min(c.run_at, coalesce(j.created_at + c.max_wait_us, c.run_at)) end,
+  turn = case when j.queue = c.queue and j.priority = c.priority and j.group_key is c.group_key and j.limits is c.limits then j.turn else 0.0 end,
+  gated = case when j.queue = c.queue and j.priority = c.priority and j.group_key is c.group_key and j.limits is c.limits and case when c.run_at is null and j.state = 'scheduled' then :now when c.run_at is null then j.run_at
+    else min(c.run_at, coalesce(j.created_at + c.max_wait_us, c.run_at)) end <= :now then j.gated else 0 end,
+  state = case when not (j.queue = c.queue and j.priority = c.priority and j.group_key is c.group_key and j.limits is c.limits) then 'arriving' when j.state <> 'arriving' and case when c.run_at is null and j.state = 'scheduled' then :now when c.run_at is null then j.run_at
+    else min(c.run_at, coalesce(j.created_at + c.max_wait_us, c.run_at)) end > :now then 'scheduled' else j.state end
+from (select value ->> 'id' as id, value ->> 'unique_key' as unique_key, value ->> 'queue' as queue, value ->> 'priority' as priority,
+        value ->> 'group_key' as group_key, value ->> 'task' as task, value ->> 'max_attempts' as max_attempts, value ->> 'run_at' as run_at,
+        value ->> 'good_until' as good_until, coalesce(value ->> 'fails_on_crash', 0) as fails_on_crash, value ->> 'max_wait_us' as max_wait_us,
+        value ->> 'signature' as signature, value ->> 'headers' as headers, value ->> 'options' as options, value ->> 'limits' as limits,
+        value ->> 'payload' as payload from json_each(:changes)) c
+where j.id = c.id and j.unique_key = c.unique_key and j.state not in ('claimed', 'running');
+
+update evenflow_job set unique_key = null
+where state in ('claimed', 'running') and id in (
+  select c.value ->> 'id' from json_each(:changes) c cross join evenflow_job j on j.id = c.value ->> 'id' and j.unique_key = c.value ->> 'unique_key');
+
+-- name: take_marks
+-- returns: id, existing
+insert into evenflow_unique_mark as m (unique_key, job_id, until)
+select value ->> 'unique_key', value ->> 'id', :now + (value ->> 'keep_us') from json_each(:marks) where true
+on conflict (unique_key) do update set job_id = excluded.job_id, until = excluded.until where m.until <= :now;
+
+select t.value ->> 'id' as id, m.job_id as existing
+from json_each(:marks) t cross join evenflow_unique_mark m on m.unique_key = t.value ->> 'unique_key' where m.job_id <> t.value ->> 'id';
+
+-- name: forget_marks
+-- returns: unique_key
+delete from evenflow_unique_mark where unique_key in (
+  select unique_key from evenflow_unique_mark where until <= :now order by until limit :top)
+returning unique_key;
 
 -- name: wake
 -- mode: wake
@@ -153,11 +201,11 @@ ranked as materialized (
   from due
 ),
 placed as materialized (
-  select id,
+  select id, is_bounded,
     case when fair = 'fifo' then :now when group_key is null then entry when not is_new then entry + rank - 1
          else tail - jobs * step + step * rank end as turn
   from (
-    select d.id, d.group_key, d.is_new, d.rank, d.jobs, g.tail, q.fair, coalesce(r.v, 0) + 1 as entry,
+    select d.id, d.group_key, d.is_new, d.rank, d.jobs, g.tail, q.fair, q.max_ready is not null as is_bounded, coalesce(r.v, 0) + 1 as entry,
       case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
     from ranked d
     left join evenflow_queue q on q.name = d.queue
@@ -166,9 +214,9 @@ placed as materialized (
     left join evenflow_group_weight w on w.queue = d.queue and w.group_key = d.group_key
     left join evenflow_group_cost c on c.queue = d.queue and c.group_key = d.group_key)
 )
-update evenflow_job set state = case when limits is null then 'ready' else 'arriving' end, turn = p.turn
+update evenflow_job set turn = p.turn, state = case when limits like '%{"ordinal":1,%' then 'arriving' when p.is_bounded then 'overflow' else 'ready' end
 from placed p where evenflow_job.id = p.id
-returning case when limits is null then 'queue' else 'blocked' end as kind, queue as name, 1 as jobs;
+returning case state when 'ready' then 'queue' when 'overflow' then 'bounded' else 'blocked' end as kind, queue as name, 1 as jobs;
 
 -- Jobs with keys line up at their first one. For a moment they are `arriving` with a turn, which an index finds.
 update evenflow_hold set phase = 1, turn = (select j.turn from evenflow_job j where j.id = evenflow_hold.job_id)

@@ -77,7 +77,8 @@ update evenflow_hold set phase = 0, held_at = null where job_id in (
   select id from evenflow_job where state in ('claimed', 'running') and lease_until = -1 and limits like '%"window_us"%');
 
 update evenflow_job set worker = null, lease_until = null, attempt = attempt - 1,
-  state = case when limits like '%"window_us"%' then 'scheduled' else 'ready' end,
+  state = case when limits like '%"window_us"%' then 'scheduled'
+    when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.max_ready is not null) then 'overflow' else 'ready' end,
   run_at = case when limits like '%"window_us"%' then :now else run_at end,
   crashes = crashes + (state = 'running'),
   errors = case when state <> 'running' then errors when errors is null or length(errors) > 65536 then '[' || :error || ']'
@@ -95,7 +96,8 @@ update evenflow_hold set phase = 0, held_at = null where job_id in (
   where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by +id limit :top));
 
 update evenflow_job set worker = null, lease_until = null, attempt = attempt - 1,
-  state = case when limits like '%"window_us"%' then 'scheduled' else 'ready' end,
+  state = case when limits like '%"window_us"%' then 'scheduled'
+    when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.max_ready is not null) then 'overflow' else 'ready' end,
   run_at = case when limits like '%"window_us"%' then :now else run_at end,
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
@@ -123,6 +125,9 @@ with able as materialized (
   left join evenflow_queue q on q.name = j.queue
   where j.worker = :worker and j.state = 'claimed' and j.lease_until > :now and j.cancel_at is null
     and (j.good_until is null or j.good_until > :now) and q.paused_at is null
+    and not exists (
+      select 1 from evenflow_gate g where ((g.kind = 'task' and g.name = j.task) or (g.kind = 'queue' and g.name = j.queue))
+        and (g.probe_job is not j.id or g.probe_epoch is not j.epoch))
 )
 update evenflow_job set state = 'running', started_at = :now, lease_until = null
 where id in (select id from able where max_concurrency is null or (:caps_locked and running + number <= max_concurrency))

@@ -33,12 +33,14 @@ update evenflow_hold set phase = 1
 where (job_id, ordinal) in (select h.job_id, h.ordinal + 1 from evenflow_hold h where h.limiter in (select value from json_each(:limiters)) and h.phase = 2 and h.held_at = -1)
 returning 'limiter' as kind, limiter as name;
 
-update evenflow_job set state = 'ready', turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
+update evenflow_job set
+  state = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.max_ready is not null) then 'overflow' else 'ready' end,
+  turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
 where state = 'blocked' and id in (
   select h.job_id from evenflow_hold h where h.limiter in (select value from json_each(:limiters)) and h.phase = 2 and h.held_at = -1
     and not exists (select 1 from evenflow_hold o where o.job_id = h.job_id and o.ordinal = h.ordinal + 1))
-returning 'queue' as kind, queue as name;
+returning case state when 'ready' then 'queue' else 'bounded' end as kind, queue as name;
 
 update evenflow_hold set held_at = :now where limiter in (select value from json_each(:limiters)) and phase = 2 and held_at = -1;
 
@@ -46,29 +48,101 @@ update evenflow_hold set held_at = :now where limiter in (select value from json
 -- returns: limiter
 delete from evenflow_hold where job_id in (select value from json_each(:ids)) returning limiter;
 
--- name: sweep_holds
+-- name: park_holds
 -- returns: limiter
-delete from evenflow_hold where (job_id, ordinal) in (
-  select h.job_id, h.ordinal from evenflow_hold h where not exists (select 1 from evenflow_job j where j.id = h.job_id) limit :top)
-returning limiter;
+update evenflow_hold set phase = 0, held_at = null where job_id in (select value from json_each(:ids)) and phase <> 0 returning limiter;
 
-update evenflow_job set state = 'blocked' where state = 'ready' and id in (
-  select h.job_id from evenflow_hold h where h.phase = 2 and h.held_at + h.keep_us <= :now limit :top);
+-- name: take_locks
+-- returns: id
+insert into evenflow_limiter (name, most)
+select h.limiter, h.most from json_each(:runs) r cross join evenflow_hold h on h.job_id = r.value ->> 'id' and h.ordinal = 0
+where true
+on conflict do nothing;
+
+update evenflow_hold set phase = 2, held_at = :now
+where (job_id, ordinal) in (
+  select w.job_id, 0 from (
+    select h.job_id, h.limiter, h.most, h.phase = 2 as has_it, row_number() over (partition by h.limiter, h.phase = 2 order by h.job_id) as number
+    from json_each(:runs) r
+    cross join evenflow_hold h on h.job_id = r.value ->> 'id' and h.ordinal = 0
+    cross join evenflow_job j on j.id = h.job_id and j.epoch = r.value ->> 'epoch' and j.worker = :worker) w
+  where w.has_it or w.number <= w.most - (select count(*) from evenflow_hold o where o.limiter = w.limiter and o.phase = 2))
+returning job_id as id;
+
+-- name: locks_of
+-- mode: read
+-- returns: id, limiter, holder
+select h.job_id as id, h.limiter,
+  (select o.job_id from evenflow_hold o where o.limiter = h.limiter and o.phase = 2 order by o.priority, o.turn, o.job_id limit 1) as holder
+from evenflow_hold h where h.job_id in (select value from json_each(:ids)) and h.ordinal = 0;
+
+-- name: sweep_held
+-- returns: kind, name, at, job_id, walked
+-- Each step walks the same stretch again: what an earlier one has removed lets a later one see a little further.
+select 'walked' as kind, '' as name, held_at as at, job_id, walked from (
+  select held_at, job_id, count(*) over () as walked from (
+    select held_at, job_id from evenflow_hold where phase = 2 and (held_at, job_id) > (:after_at, :after_job) order by held_at, job_id limit :top)
+  order by held_at desc, job_id desc limit 1);
+
+delete from evenflow_hold where (job_id, ordinal) in (
+  select w.job_id, w.ordinal from (
+    select h.job_id, h.ordinal from evenflow_hold h
+    where h.phase = 2 and (h.held_at, h.job_id) > (:after_at, :after_job) order by h.held_at, h.job_id limit :top) w
+  where not exists (select 1 from evenflow_job j where j.id = w.job_id))
+returning 'limiter' as kind, limiter as name, 0 as at, 0 as job_id, 0 as walked;
+
+update evenflow_hold set phase = 0, held_at = null where ordinal = 0 and job_id in (
+  select w.job_id from (
+    select h.job_id, h.ordinal, h.held_at + h.keep_us as until from evenflow_hold h
+    where h.phase = 2 and (h.held_at, h.job_id) > (:after_at, :after_job) order by h.held_at, h.job_id limit :top) w
+  cross join evenflow_job j on j.id = w.job_id
+  where w.ordinal = 0 and w.until <= :now and j.state not in ('claimed', 'running'))
+returning 'limiter' as kind, limiter as name, 0 as at, 0 as job_id, 0 as walked;
+
+update evenflow_job set state = 'blocked' where state in ('ready', 'overflow') and id in (
+  select w.job_id from (
+    select h.job_id, h.ordinal, h.held_at + h.keep_us as until from evenflow_hold h
+    where h.phase = 2 and (h.held_at, h.job_id) > (:after_at, :after_job) order by h.held_at, h.job_id limit :top) w
+  where w.ordinal > 0 and w.until <= :now);
 
 update evenflow_hold set phase = case when ordinal = 1 then 1 else 0 end, held_at = null, turn = :now
 where job_id in (
-  select h.job_id from evenflow_hold h join evenflow_job j on j.id = h.job_id
-  where h.phase = 2 and h.held_at + h.keep_us <= :now and j.state = 'blocked')
-returning limiter;
+  select w.job_id from (
+    select h.job_id, h.ordinal, h.held_at + h.keep_us as until from evenflow_hold h
+    where h.phase = 2 and (h.held_at, h.job_id) > (:after_at, :after_job) order by h.held_at, h.job_id limit :top) w
+  cross join evenflow_job j on j.id = w.job_id
+  where w.ordinal > 0 and w.until <= :now and j.state = 'blocked')
+returning 'limiter' as kind, limiter as name, 0 as at, 0 as job_id, 0 as walked;
 
-select l.name as limiter from evenflow_limiter l
-where exists (select 1 from evenflow_hold h where h.limiter = l.name and h.phase = 1)
-  and (select count(*) from evenflow_hold h where h.limiter = l.name and h.phase = 2) < l.most
-  and not exists (select 1 from evenflow_spent s where s.limiter = l.name)
-limit :top;
+-- name: sweep_gone
+-- returns: kind, name, at, job_id, walked
+select 'walked' as kind, '' as name, 0 as at, max(job_id) as job_id, count(*) as walked from (
+  select job_id from evenflow_hold where job_id > :after_job order by job_id, ordinal limit :top);
 
-select distinct h.limiter from (select limiter from evenflow_hold where phase = 1 limit :top) h
-where not exists (select 1 from evenflow_limiter l where l.name = h.limiter);
+delete from evenflow_hold where (job_id, ordinal) in (
+  select w.job_id, w.ordinal from (
+    select job_id, ordinal from evenflow_hold where job_id > :after_job order by job_id, ordinal limit :top) w
+  where not exists (select 1 from evenflow_job j where j.id = w.job_id))
+returning 'limiter' as kind, limiter as name, 0 as at, 0 as job_id, 0 as walked;
+
+-- name: sweep_names
+-- mode: read
+-- returns: kind, name, at, job_id, walked
+with recursive names (name, number) as (
+  select * from (select h.limiter, 1 from evenflow_hold h where h.limiter > :after order by h.limiter limit 1)
+  union all
+  select (select h.limiter from evenflow_hold h where h.limiter > n.name order by h.limiter limit 1), n.number + 1
+  from names n where n.number < :top and n.name is not null
+)
+select 'limiter' as kind, name, 0 as at, 0 as job_id, 0 as walked from (
+  select n.name, (
+    select h.most from evenflow_hold h where h.limiter = n.name and h.phase = 1 order by h.priority, h.turn, h.job_id limit 1) as most
+  from names n where n.name is not null) w
+where w.most is not null
+  and (select count(*) from evenflow_hold h where h.limiter = w.name and h.phase = 2) < w.most
+  and not exists (select 1 from evenflow_spent s where s.limiter = w.name)
+union all
+select 'walked', coalesce(max(n.name), ''), 0, 0, count(n.name) from names n;
 
 -- name: free_spent
 -- returns: limiter
@@ -120,9 +194,13 @@ from evenflow_limiter l where :prefix is null or substr(l.name, 1, length(:prefi
 -- mode: read
 -- returns: limiter, phase, most, held
 select h.limiter, h.phase, h.most, (select count(*) from evenflow_hold o where o.limiter = h.limiter and o.phase = 2) as held
-from evenflow_hold h where h.job_id = :id order by h.ordinal;
+from evenflow_hold h where h.job_id = :id and h.ordinal > 0 order by h.ordinal;
 
 -- name: holders_of
 -- mode: read
--- returns: job_id
-select h.job_id from evenflow_hold h where h.limiter = :limiter and h.phase = 2 order by h.priority, h.turn, h.job_id limit :top;
+-- returns: limiter, job_id
+select n.value as limiter, h.value as job_id from json_each(:limiters) n
+cross join json_each((
+  select json_group_array(job_id) from (
+    select o.job_id from evenflow_hold o where o.limiter = n.value and o.phase = 2 order by o.priority, o.turn, o.job_id limit :top))) h
+order by n.value, h.key;

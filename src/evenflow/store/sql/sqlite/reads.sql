@@ -61,9 +61,9 @@ order by id desc limit :top;
 
 -- name: list_queues
 -- mode: read
--- returns: name, priority, fair, max_concurrency, paused_at, paused_by, paused_why
+-- returns: name, priority, fair, max_concurrency, max_ready, on_full, paused_at, paused_by, paused_why
 select n.name, coalesce(q.priority, 50) as priority, coalesce(q.fair, 'round-robin') as fair, q.max_concurrency,
-  q.paused_at, q.paused_by, q.paused_why
+  q.max_ready, coalesce(q.on_full, 'overflow') as on_full, q.paused_at, q.paused_by, q.paused_why
 from (select name from evenflow_queue union select queue from evenflow_band) n
 left join evenflow_queue q on q.name = n.name
 order by n.name;
@@ -104,7 +104,9 @@ where state = :state and state <> 'succeeded'
 -- mode: read
 -- returns: is_open
 select exists (select 1 from evenflow_job where state = 'arriving' and queue in (select value from json_each(:queues)))
-  or exists (select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state = 'ready')
+  or exists (select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state = 'ready'
+    where not exists (select 1 from evenflow_gate g where g.kind = 'queue' and g.name = n.value))
+  or exists (select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state = 'overflow')
   or exists (
     select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state in ('claimed', 'running')) as is_open;
 

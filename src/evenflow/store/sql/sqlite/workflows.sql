@@ -5,6 +5,10 @@ values (:id, :now, 'running', :on_error, :name, :run_key, :policy)
 on conflict do nothing
 returning id;
 
+-- name: forget_run
+-- returns: id
+delete from evenflow_run where id = :run returning id;
+
 -- name: find_run_key
 -- mode: read
 -- returns: id, name
@@ -86,7 +90,8 @@ update evenflow_job set run_at = d.run_at, state = case when d.is_ready then 're
     else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
 from (
   select j.id, max(:now + coalesce(s.delay_us, 0), coalesce(s.not_before, 0)) as run_at,
-    j.group_key is null and j.limits is null and s.delay_us is null and s.not_before is null as is_ready
+    j.group_key is null and j.limits is null and s.delay_us is null and s.not_before is null
+      and not exists (select 1 from evenflow_queue q where q.name = j.queue and q.max_ready is not null) as is_ready
   from json_each(:ids) n
   cross join evenflow_step s on s.id = n.value
   cross join evenflow_job j on j.id = s.id and j.state = 'waiting') d
@@ -158,7 +163,7 @@ update evenflow_hold set phase = 0, held_at = null where job_id in (
     and j.state in ('arriving', 'scheduled', 'blocked', 'overflow', 'ready', 'claimed'))
 returning limiter;
 
-update evenflow_job set state = 'waiting', worker = null, lease_until = null,
+update evenflow_job set state = 'waiting', worker = null, lease_until = null, gated = 0,
   attempt = case when state = 'claimed' then attempt - 1 else attempt end
 where id in (select s.id from evenflow_step s where s.run_id = :run and s.state is null)
   and +state in ('arriving', 'scheduled', 'blocked', 'overflow', 'ready', 'claimed');

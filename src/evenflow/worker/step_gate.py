@@ -14,7 +14,7 @@ Conditions = Mapping[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class StepGate:
     """Lets steps through, or raises what keeps them from running."""
 
     conditions: Conditions

@@ -1,0 +1,80 @@
+"""What ends a wait: interruptions from other threads and from the handlers of signals, and commits of others."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from evenflow.database_url import parse_url
+from evenflow.store import file_watch
+from evenflow.store.leases import register
+from evenflow.store.migrate import migrate
+from evenflow.store.signals import ARRIVAL, Interrupt, watch_signals
+from evenflow.store.sqlite import SqliteEngine
+
+# A handler that begins while another one is inside of `set`, as when two children end at the same moment.
+NESTED = """
+import faulthandler, signal, time
+from evenflow.store.signals import Interrupt
+faulthandler.dump_traceback_later(20, exit=True)
+interrupt, times = Interrupt(), [0]
+def note(*_):
+    times[0] += 1
+    interrupt.set()
+signal.signal(signal.SIGALRM, note)
+signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+while times[0] < 3000:
+    interrupt.set()
+    interrupt.clear()
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+def test_a_signal_s_handler_may_interrupt_what_is_being_interrupted() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", NESTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_an_interrupt_that_came_before_the_wait_ends_it_at_once() -> None:
+    interrupt = Interrupt()
+    interrupt.set()
+    assert interrupt.wait(30)
+    assert not interrupt.wait(0), "it counts once"
+    interrupt.close()
+    interrupt.set()  # after its end: nothing happens
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_commit_of_another_connection_ends_the_wait_soon(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    if not is_told:
+        monkeypatch.setattr(file_watch, "_watched", lambda path: None)
+    path = parse_url(sqlite_url).path
+    mine, other = SqliteEngine(path), SqliteEngine(path)
+    migrate(mine)
+    delays = []
+    with watch_signals(mine, "wake") as signals:
+        while signals.wait(0.3):  # what the migration itself has told
+            pass
+        for number in range(20):
+            committed: list[float] = []
+
+            def commit(number: int = number, committed: list[float] = committed) -> None:
+                register(other, number + 1, kind="worker", host="here", pid=1, lease_us=1)
+                committed.append(time.monotonic())
+
+            thread = threading.Timer(0.02, commit)
+            thread.start()
+            assert signals.wait(10) == {ARRIVAL}
+            heard = time.monotonic()
+            thread.join()
+            delays.append(heard - committed[0])
+    print(f"heard after {sorted(delays)[10] * 1000:.1f} ms, at most {max(delays) * 1000:.1f} ms")
+    assert sorted(delays)[10] < 0.05
+    mine.close()
+    other.close()
