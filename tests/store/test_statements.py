@@ -27,9 +27,15 @@ LISTS = {
     "queues",
     "weights",
     "costs",
+    "steps",
+    "edges",
+    "runs",
+    "ended",
+    "skips",
+    "containers",
+    "names",
     "changes",
     "marks",
-    "runs",
     "limiters",
     "breakers",
     "guards",
@@ -48,6 +54,9 @@ VALUES = {
     "name": "mail",
     "queue": "mail",
     "kind": "worker",
+    "on_error": "fail",
+    "value": "1",
+    "payload": "1",
 }
 
 

@@ -2,16 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenflow.client.handle import Job, Placed
+from evenflow.client.journal import StoredJournal
 from evenflow.client.results import Results
+from evenflow.client.run import Desk, Run
+from evenflow.client.step import Condition
 from evenflow.client.task import AnyTask, Call
 from evenflow.clock import wall_us
-from evenflow.errors import EnqueueError
+from evenflow.errors import ConfigError, EnqueueError
 from evenflow.ids import EPOCH_MS, NUMBER_BITS, IdSource, id_text
-from evenflow.job import NewJob, State
+from evenflow.job import Claimed, NewJob, State
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.store import control, reads
@@ -20,6 +23,7 @@ from evenflow.store.engine import Steps, drive
 from evenflow.store.enqueue import Enqueued, Sign, enqueue_steps
 from evenflow.store.open import AnyEngine, open_engine, prepare
 from evenflow.store.signals import ARRIVAL, Waker, channel, queue_mark, settle_wakers
+from evenflow.store.workflows import NewRun, start_steps
 
 
 class Producer:
@@ -33,6 +37,8 @@ class Producer:
         self.ids = IdSource()
         self.waker = Waker(self.engine)
         self.results = Results(self.engine, settings.retention, self.waker, self.make_tables)
+        self.conditions: dict[str, Callable[..., Any]] = {}
+        self.desk = Desk(self.engine, settings.retention, self.waker, self.results, self.make_tables)
         self._ready_lock = threading.RLock()
         self._has_tables = self._is_ready = False
 
@@ -87,6 +93,46 @@ class Producer:
         if all(place.is_new for place in placed):
             return self.handles(calls, placed, is_arriving=True)
         return await asyncio.to_thread(self.handles, calls, placed, is_arriving=True)
+
+    def start_run(self, new: NewRun, connection: Any = None) -> Run[Any]:
+        """Store a run of a workflow: all or nothing."""
+        if connection is None:
+            self.make_ready()
+            number, is_new = drive_together(
+                self.engine, lambda: start_steps(new, self.ids, sign=self.signer())
+            )
+            self.waker.wake(*control.admit(self.engine))
+            return Run(self.desk, number, is_new=is_new)
+        self._check_kind(connection)
+        if self._can_make_ready_beside():
+            self.make_ready()
+        number, is_new = drive_on(connection, self._starting(new), self.settings.schema)
+        return Run(self.desk, number, is_new=is_new)
+
+    async def astart_run(self, new: NewRun, connection: Any = None) -> Run[Any]:
+        """`start_run`, awaited."""
+        if connection is None:
+            return await asyncio.to_thread(self.start_run, new)
+        self._check_kind(connection)
+        if self._can_make_ready_beside():
+            await asyncio.to_thread(self.make_ready)
+        number, is_new = await adrive_on(connection, self._starting(new), self.settings.schema)
+        return Run(self.desk, number, is_new=is_new)
+
+    def condition_name(self, condition: Condition) -> str:
+        """The name under which a condition is looked up by workers."""
+        if isinstance(condition, str):
+            return condition
+        for name, function in self.conditions.items():
+            if function is condition:
+                return name
+        raise ConfigError(
+            f"expected a condition or its name, got {condition!r}; write @app.condition above the function"
+        )
+
+    def journal(self, job: Claimed, now: Callable[[], int]) -> StoredJournal:
+        """What the body of a job remembers."""
+        return StoredJournal(self, job, now)
 
     def close(self) -> None:
         """Give connections back. What is used again opens them again, and finds its tables again."""
@@ -197,6 +243,12 @@ class Producer:
             raise EnqueueError(
                 f"connection: the jobs live in {self.engine.kind}, this connection is to {kind}; enqueue without connection="
             )
+
+    def _starting(self, new: NewRun) -> Steps[tuple[int, bool]]:
+        placed = yield from start_steps(new, self.ids, sign=self.signer())
+        if self.engine.kind == "postgres" and self.settings.wake_in_transaction:
+            yield "wake_with_commit", {"channel": channel(self.settings.schema, "wake"), "payload": ARRIVAL}
+        return placed
 
     def _arriving(self, calls: Sequence[Call[Any]]) -> Steps[list[Enqueued]]:
         if any(call.new.replaces for call in calls):

@@ -15,7 +15,7 @@ from evenflow.client.handle import Job
 from evenflow.client.keyed import KeyedLimits, lock_limit
 from evenflow.client.options import CallOptions, Policy, When, changed_policy
 from evenflow.clock import to_us, wall_us
-from evenflow.codec import TAG, CallSignature, check_text, encode_call
+from evenflow.codec import TAG, CallSignature, check_text, encode_call, encode_template
 from evenflow.context import Context
 from evenflow.durations import duration_us
 from evenflow.errors import ConfigError, PayloadError
@@ -164,6 +164,11 @@ class Task(Generic[P, R, T]):
         ) if self._is_plain else like  # fmt: skip
         return Call(self, new)
 
+    def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        """A call for a workflow: its arguments may be, or hold, references to results that are not there yet."""
+        payload = encode_template(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
+        return self._new_job(args, kwargs, payload)
+
     def _depends_on_payload_alone(self) -> bool:
         policy, queue = self.policy, self._producer.settings.queue(self.policy.queue)
         per_call = (
@@ -198,6 +203,15 @@ class Task(Generic[P, R, T]):
             None, self._options(), limits if lock is None else (*limits, lock), unique.ttl_us, unique.replaces,
             unique.max_wait_us,
         )  # fmt: skip
+
+    def call_options(self) -> dict[str, Any]:
+        """What `using(...)` said, as plain data: for calls that are made later, elsewhere."""
+        policy, now = self.policy, wall_us()
+        return {
+            "queue": policy.queue, "priority": policy.priority, "group": policy.group_value,
+            "max_attempts": policy.retry.max_attempts, "options": self._options(),
+            "fails_on_crash": policy.on_crash == "fail", "good_until": _moment(policy.good_until, now),
+        }  # fmt: skip
 
     def belongs_to(self, sender: object) -> bool:
         """Whether its calls are sent by this one."""

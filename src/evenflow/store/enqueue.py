@@ -51,6 +51,7 @@ class _More(msgspec.Struct, omit_defaults=True, gc=False):
     unique_key: str | None = None
     signature: str | None = None
     limits: str | None = None
+    state: str | None = None
 
 
 # id, kind, rank in its line, payload, more: short, since the database parses it for each job.
@@ -87,7 +88,7 @@ def enqueue_steps(
     Jobs for `bounded` queues are let in as far as there is room; QueueFull is raised where a queue rejects the rest.
     These, jobs that replace others, and those whose key stays taken for a while, have to be driven in one transaction.
     """
-    numbers = yield from _fresh_ids(ids, len(jobs))
+    numbers = yield from fresh_ids(ids, len(jobs))
     left = list(range(len(jobs)))  # places in `jobs`
     holders: dict[int, int] = {}
     losses = 0
@@ -117,7 +118,7 @@ def enqueue_steps(
         if added == 0 and not losses:
             # Nothing of ours is there yet, so whatever carries one of our ids is another job.
             taken = [place for place in left if present.get(numbers[place]) == numbers[place]]
-            for place, number in zip(taken, (yield from _fresh_ids(ids, len(taken))), strict=True):
+            for place, number in zip(taken, (yield from fresh_ids(ids, len(taken))), strict=True):
                 numbers[place] = number
         holders |= {
             place: present[numbers[place]]
@@ -222,7 +223,8 @@ def _let_in(jobs: Sequence[NewJob], bounded: Collection[str], arriving: bool) ->
         yield "fill_queues", fill_parameters(bounded, top=max(BATCH, len(jobs)))
 
 
-def _fresh_ids(ids: IdSource, count: int) -> Steps[list[int]]:
+def fresh_ids(ids: IdSource, count: int) -> Steps[list[int]]:
+    """`count` fresh ids, reserved where none are at hand."""
     numbers = ids.take_reserved(count)
     while numbers is None:
         blocks = yield "reserve_ids", {"blocks": ids.blocks_needed(count)}
@@ -295,10 +297,24 @@ def _parameters(batch: list[tuple[int, NewJob]], sign: Sign | None, now: int | N
         kind, line = found
         if job.run_at is None:
             line.jobs += 1
-        if sign or job.run_at is not None or job.good_until is not None or job.unique_key or job.limits:
+        if (
+            sign
+            or job.run_at is not None
+            or job.good_until is not None
+            or job.unique_key
+            or job.limits
+            or job.waits
+        ):
             limits = as_json(limit_rows(job.limits)) if job.limits else None
             signature = sign(job, number) if sign else None
-            more = _More(job.run_at, job.good_until, job.unique_key, signature, limits)
+            more = _More(
+                job.run_at,
+                job.good_until,
+                job.unique_key,
+                signature,
+                limits,
+                "waiting" if job.waits else None,
+            )
             items.append((number, kind, line.jobs, job.payload, more))
         else:
             items.append((number, kind, line.jobs, job.payload))

@@ -89,7 +89,7 @@ kinds as materialized (
 )
 select b.id, k.queue, k.task, k.priority, k.group_key, k.max_attempts, :now,
   coalesce(b.more ->> 'run_at', :now), b.more ->> 'good_until', k.run_id, b.more ->> 'unique_key',
-  k.fails_on_crash, b.more ->> 'signature', k.headers, k.options, b.more ->> 'limits', b.payload, 'arriving'
+  k.fails_on_crash, b.more ->> 'signature', k.headers, k.options, b.more ->> 'limits', b.payload, coalesce(b.more ->> 'state', 'arriving')
 from batch b cross join kinds k on k.kind = b.kind
 where not exists (
   select 1 from evenflow_job j
@@ -103,7 +103,7 @@ select changes() as added;
 
 -- name: retract_arriving
 -- returns: id
-delete from evenflow_job where state = 'arriving' and id in (select value from json_each(:ids))
+delete from evenflow_job where state in ('arriving', 'waiting') and id in (select value from json_each(:ids))
 returning id;
 
 -- name: find_duplicates
