@@ -81,7 +81,7 @@ class Limit(msgspec.Struct, frozen=True):
     at_start: bool = False
 
 
-class NewJob(msgspec.Struct, frozen=True):
+class NewJob(msgspec.Struct, frozen=True, gc=False):
     """A job before it has an id: everything that enqueue writes.
 
     Its unique key stays taken for `unique_for_us` at least. Where an open job has the key, and this one `replaces`, that

@@ -16,6 +16,7 @@ NAMES = sorted(SQLITE)
 LISTS = {
     "batch",
     "lines",
+    "kinds",
     "ends",
     "wants",
     "bounds",

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenflow.client.handle import Job
+from evenflow.client.handle import Job, Placed
 from evenflow.client.journal import StoredJournal
 from evenflow.client.results import Results
 from evenflow.client.run import Desk, Run
@@ -14,7 +14,7 @@ from evenflow.client.task import AnyTask, Call
 from evenflow.clock import wall_us
 from evenflow.errors import ConfigError, EnqueueError
 from evenflow.ids import EPOCH_MS, NUMBER_BITS, IdSource, id_text
-from evenflow.job import Claimed, JobRecord, NewJob, State
+from evenflow.job import Claimed, NewJob, State
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.store import control, reads
@@ -148,11 +148,13 @@ class Producer:
                 raise EnqueueError(
                     f"expected calls made by task.job(...), got {call!r}; write app.enqueue_many([add.job(1, 2)])"
                 )
-            if not call.task.belongs_to(self):
-                raise EnqueueError(f"task {call.new.task!r} belongs to another app; enqueue it there")
+        tasks = _tasks_of(calls)
+        for task in tasks:
+            if not task.belongs_to(self):
+                raise EnqueueError(f"task {task.name!r} belongs to another app; enqueue it there")
         if connection is not None:
             return connection
-        named = {id(call.task.connection): call.task.connection for call in calls}
+        named = {id(task.connection): task.connection for task in tasks}
         if len(named) > 1:
             raise EnqueueError(
                 "the calls name different connections; a batch is one transaction, so enqueue them apart"
@@ -218,7 +220,7 @@ class Producer:
             Job(found[place.id], self.results, call.task.signature, is_new=place.is_new)
             if place.id in found
             else Job(
-                _new_record(call.new, place.id, wall_us(), True),
+                Placed(call.new, place.id, wall_us(), True),
                 self.results,
                 call.task.signature,
                 is_new=place.is_new,
@@ -289,7 +291,7 @@ class Producer:
         found = reads.find(self.engine, holders) if holders else {}
         return [
             Job(
-                found.get(place.id) or _new_record(call.new, place.id, now, is_arriving), self.results, call.task.signature,
+                found.get(place.id) or Placed(call.new, place.id, now, is_arriving), self.results, call.task.signature,
                 is_new=place.is_new,
             )
             for call, place in zip(calls, placed, strict=True)
@@ -303,15 +305,13 @@ def signed_time_us(number: int) -> int:
 
 def _must_be_new(calls: Sequence[Call[Any]]) -> list[int]:
     """The places of calls whose task refuses a second job with their key."""
-    policies = [call.task.policy.unique for call in calls]
-    return [
-        place for place, unique in enumerate(policies) if unique is not None and unique.on_conflict == "error"
-    ]
+    uniques = {id(task): task.policy.unique for task in _tasks_of(calls)}
+    refusing = {
+        task for task, unique in uniques.items() if unique is not None and unique.on_conflict == "error"
+    }
+    return [place for place, call in enumerate(calls) if id(call.task) in refusing] if refusing else []
 
 
-def _new_record(new: NewJob, number: int, now: int, is_arriving: bool) -> JobRecord:
-    state = State.ARRIVING if is_arriving else State.READY if new.run_at is None else State.SCHEDULED
-    return JobRecord(
-        number, state, new.queue, new.task, new.group, new.priority, 0, new.max_attempts, 0, now, new.run_at or now, None, None,
-        new.good_until, None, new.unique_key, new.payload, None, None, None, new.headers, new.options, None,
-    )  # fmt: skip
+def _tasks_of(calls: Sequence[Call[Any]]) -> list[AnyTask]:
+    """The distinct tasks of calls: most batches have one."""
+    return list({id(call.task): call.task for call in calls}.values())

@@ -81,6 +81,8 @@ class Task(Generic[P, R, T]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.connection: Any = None
         self._producer = producer
+        self._template: NewJob | None = None
+        self._is_plain = True
         mistakes = _run_in_mistakes(policy.run_in, self.is_async)
         self._group = self._key("group", policy.group, None, mistakes)
         self._unique = self._unique_key(policy, mistakes)
@@ -137,6 +139,7 @@ class Task(Generic[P, R, T]):
         twin: Task[P, R, T] = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.policy = changed_policy(self.name, self.policy, options)
+        twin._template, twin._is_plain = None, True
         twin.connection = options.get("connection", self.connection)
         if "unique" in options:
             mistakes: list[str] = []
@@ -147,15 +150,35 @@ class Task(Generic[P, R, T]):
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         """Bind and encode a call without storing it: for `app.enqueue_many`. Raises what `enqueue` would raise."""
-        return Call(self, self._new(args, kwargs, encode_call))
+        payload = encode_call(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
+        if not self._is_plain:
+            return Call(self, self._new_job(args, kwargs, payload))
+        # Where nothing depends on the call but its payload, it is worked out once.
+        like = self._template
+        if like is None:
+            like = self._template = self._new_job(args, kwargs, payload)
+            self._is_plain = self._depends_on_payload_alone()
+        new = NewJob(
+            like.task, payload, like.queue, like.priority, None, like.max_attempts, None, None, None, None,
+            like.fails_on_crash, None, like.options,
+        ) if self._is_plain else like  # fmt: skip
+        return Call(self, new)
 
     def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         """A call for a workflow: its arguments may be, or hold, references to results that are not there yet."""
-        return self._new(args, kwargs, encode_template)
+        payload = encode_template(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
+        return self._new_job(args, kwargs, payload)
 
-    def _new(self, args: Any, kwargs: Any, encode: Callable[..., str]) -> NewJob:
+    def _depends_on_payload_alone(self) -> bool:
+        policy, queue = self.policy, self._producer.settings.queue(self.policy.queue)
+        per_call = (
+            policy.group_value, self._group, policy.unique, policy.run_after, policy.good_until, queue.rate,
+            lock_limit(self.name, policy),
+        )  # fmt: skip
+        return self.limits.is_empty and all(each is None for each in per_call)
+
+    def _new_job(self, args: Sequence[Any], kwargs: Mapping[str, Any], payload: str) -> NewJob:
         policy = self.policy
-        payload = encode(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
         queue = self._producer.settings.queue(policy.queue)
         group = unique_key = None
         if policy.group_value is not None:

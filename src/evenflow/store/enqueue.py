@@ -30,23 +30,32 @@ class Wake(msgspec.Struct, frozen=True, gc=False):
     payload: str
 
 
-class _Item(msgspec.Struct, omit_defaults=True, gc=False):
-    id: int
+class _Kind(msgspec.Struct, gc=False):
+    """What many jobs of a batch have in common."""
+
+    kind: int
     line: int
-    rank: int
     task: str
     max_attempts: int
-    payload: str
+    fails_on_crash: bool
+    run_id: int | None
+    headers: str | None
+    options: str | None
+
+
+class _More(msgspec.Struct, omit_defaults=True, gc=False):
+    """What few jobs have, and each for itself."""
+
     run_at: int | None = None
     good_until: int | None = None
-    run_id: int | None = None
     unique_key: str | None = None
-    fails_on_crash: bool = False
     signature: str | None = None
-    headers: str | None = None
-    options: str | None = None
     limits: str | None = None
     state: str | None = None
+
+
+# id, kind, rank in its line, payload, more: short, since the database parses it for each job.
+_Item = tuple[int, int, int, str] | tuple[int, int, int, str, _More]
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -269,20 +278,49 @@ def _key(number: int, job: NewJob) -> dict[str, int | str | None]:
 
 def _parameters(batch: list[tuple[int, NewJob]], sign: Sign | None, now: int | None) -> dict[str, object]:
     lines: dict[tuple[str, int, str | None], _Line] = {}
-    items = []
+    kinds: dict[tuple[object, ...], tuple[int, _Line]] = {}
+    listed: list[_Kind] = []
+    items: list[_Item] = []
     for number, job in batch:
-        place = (job.queue, job.priority, job.group)
-        line = lines.get(place)
-        if line is None:
-            line = lines[place] = _Line(len(lines), *place)
+        shared = (
+            job.queue, job.priority, job.group, job.task, job.max_attempts, job.fails_on_crash, job.run_id, job.headers,
+            job.options,
+        )  # fmt: skip
+        found = kinds.get(shared)
+        if found is None:
+            place = shared[:3]
+            line = lines.get(place)
+            if line is None:
+                line = lines[place] = _Line(len(lines), *place)
+            found = kinds[shared] = len(listed), line
+            listed.append(_Kind(len(listed), line.line, *shared[3:]))
+        kind, line = found
         if job.run_at is None:
             line.jobs += 1
-        items.append(
-            _Item(
-                number, line.line, line.jobs, job.task, job.max_attempts, job.payload, job.run_at, job.good_until,
-                job.run_id, job.unique_key, job.fails_on_crash, sign(job, number) if sign else None, job.headers,
-                job.options, as_json(limit_rows(job.limits)) if job.limits else None,
+        if (
+            sign
+            or job.run_at is not None
+            or job.good_until is not None
+            or job.unique_key
+            or job.limits
+            or job.waits
+        ):
+            limits = as_json(limit_rows(job.limits)) if job.limits else None
+            signature = sign(job, number) if sign else None
+            more = _More(
+                job.run_at,
+                job.good_until,
+                job.unique_key,
+                signature,
+                limits,
                 "waiting" if job.waits else None,
             )
-        )  # fmt: skip
-    return {"batch": as_json(items), "lines": as_json(list(lines.values())), "now": now}
+            items.append((number, kind, line.jobs, job.payload, more))
+        else:
+            items.append((number, kind, line.jobs, job.payload))
+    return {
+        "batch": as_json(items),
+        "kinds": as_json(listed),
+        "lines": as_json(list(lines.values())),
+        "now": now,
+    }
