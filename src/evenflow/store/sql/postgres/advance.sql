@@ -62,8 +62,8 @@ returned as (
                   else left(j.errors, -1) || ',' || e.error || ']' end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
-  from returns e, clock
-  where j.id = any (array(select id from returns)) and j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
+  from clock, returns e cross join lateral (select h.ctid as at from evenflow.job h where h.id = e.id offset 0) f
+  where j.ctid = f.at and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
   returning j.id, j.epoch, j.queue, j.state, j.limits
 ),
 freed as (
