@@ -93,8 +93,11 @@ class Caller:
             return self._ended(run, entry, error)
 
     def run_function(self, run: Run, entry: Entry) -> End:
-        """The end of a plain body, run on this thread."""
-        token = current_run.set(run)
+        """The end of a plain body, run on this thread. Context variables that it sets do not reach the next one."""
+        return contextvars.copy_context().run(self._run_function, run, entry)
+
+    def _run_function(self, run: Run, entry: Entry) -> End:
+        current_run.set(run)
         try:
             args, kwargs = self._prepare(run, entry)
             with self._surrounded(run) if run.context is not None else nullcontext():
@@ -102,8 +105,6 @@ class Caller:
             return succeeded(run.job, value, entry.rules, run.now(), random.random())
         except BaseException as error:
             return self._ended(run, entry, error)
-        finally:
-            current_run.reset(token)
 
     def _ended(self, run: Run, entry: Entry, error: BaseException) -> End:
         """The end of a body that raised. One that somebody wanted to stop is not tried again."""

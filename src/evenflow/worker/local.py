@@ -56,6 +56,7 @@ class LocalWorker:
         self.pump = Pump(engine, self._slots, settings, queues, options, worker=self.id, announce=announce)
         self._error: BaseException | None = None
         self._is_stopped = threading.Event()
+        self._is_over = threading.Event()
 
     def run(self) -> None:
         """Serve until stopped or empty. Raises what ended the pump.
@@ -91,11 +92,25 @@ class LocalWorker:
         with self._signals():
             thread.start()
             try:
-                self._loop.run_forever()
+                self._turn_loop()
             finally:
                 self.stop(Stop.AT_ONCE)
                 thread.join()
                 self._slots.close()
+
+    def _turn_loop(self) -> None:
+        """Run coroutines until the pump has stopped. A task that a body has started may raise SystemExit, which the loop
+        hands on to whoever turns it: it ends that task, and reaches the body that waits for it, but not the worker."""
+        while True:
+            try:
+                self._loop.run_forever()
+                return
+            except (SystemExit, KeyboardInterrupt) as error:
+                log.warning(
+                    "a task that a body has started raised %s: the worker goes on", type(error).__name__
+                )
+                if self._is_over.is_set():  # the call that stops the loop may have been lost in this turn
+                    self._loop.call_soon(self._loop.stop)
 
     def stop(self, how: Stop = Stop.GRACEFUL) -> None:
         self.pump.stop(how)
@@ -151,6 +166,7 @@ class LocalWorker:
         except BaseException as error:
             self._error = error
         finally:
+            self._is_over.set()
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
