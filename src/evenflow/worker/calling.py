@@ -79,6 +79,7 @@ class Caller:
             if entry.timeout_s is None and run.context is None:
                 value = await entry.function(*args, **kwargs)
             else:
+                value = None  # where a surrounding hook swallows the body's error
                 async with asyncio.timeout(entry.timeout_s) as timer:
                     with self._surrounded(run):
                         value = await entry.function(*args, **kwargs)
@@ -100,6 +101,7 @@ class Caller:
         current_run.set(run)
         try:
             args, kwargs = self._prepare(run, entry)
+            value = None
             with self._surrounded(run) if run.context is not None else nullcontext():
                 value = entry.function(*args, **kwargs)
             return succeeded(run.job, value, entry.rules, run.now(), random.random())
