@@ -123,6 +123,7 @@ def test_a_worker_goes_on_after_a_task_of_the_bodys_own_wanted_to_end_the_progra
         raise kind
 
     async def start_it() -> None:
+        asyncio.get_running_loop().stop()
         try:
             await asyncio.gather(end_program())
         finally:

@@ -99,18 +99,15 @@ class LocalWorker:
                 self._slots.close()
 
     def _turn_loop(self) -> None:
-        """Run coroutines until the pump has stopped. A task that a body has started may raise SystemExit, which the loop
-        hands on to whoever turns it: it ends that task, and reaches the body that waits for it, but not the worker."""
-        while True:
+        """Run coroutines until the pump has stopped. A body may stop the loop, or start a task that raises SystemExit, which
+        the loop hands on to whoever turns it: that ends the task, and reaches a body that waits for it, not the worker."""
+        while not self._is_over.is_set():
             try:
                 self._loop.run_forever()
-                return
             except (SystemExit, KeyboardInterrupt) as error:
                 log.warning(
                     "a task that a body has started raised %s: the worker goes on", type(error).__name__
                 )
-                if self._is_over.is_set():  # the call that stops the loop may have been lost in this turn
-                    self._loop.call_soon(self._loop.stop)
 
     def stop(self, how: Stop = Stop.GRACEFUL) -> None:
         self.pump.stop(how)
@@ -199,6 +196,8 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 def close_event_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Let cancelled coroutines run their finally blocks, then close."""
+    loop.call_soon(loop.stop)  # together with an earlier wish to stop it, which would cut short what follows
+    loop.run_forever()
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()
