@@ -114,6 +114,8 @@ class Evenflow(Client):
             options,
             announce=self._producer.waker.announce_ends,
             hooks=self.hooks,
+            conditions=self.conditions,
+            journal=self.journal,
         )
 
         def on_death(_: str, error: BaseException) -> None:

@@ -5,11 +5,14 @@ No pickle and no import by a stored name: what stored data can become is declare
 
 from evenflow.codec.calls import (
     DEFAULT_MAX_BYTES,
+    call_wires,
     decode_call,
     decode_result,
     encode_call,
     encode_result,
+    encode_template,
 )
+from evenflow.codec.references import Reference, holds_reference
 from evenflow.codec.registry import register_type
 from evenflow.codec.signature import CallSignature
 from evenflow.codec.text import check_text
@@ -21,10 +24,14 @@ __all__ = [
     "MAX_DEPTH",
     "TAG",
     "CallSignature",
+    "Reference",
+    "call_wires",
     "check_text",
     "decode_call",
     "decode_result",
     "encode_call",
     "encode_result",
+    "encode_template",
+    "holds_reference",
     "register_type",
 ]

@@ -99,19 +99,19 @@ async def adrive_on(connection: Any, steps: Steps[T], schema: str) -> T:
         return result
 
 
-def drive_together(engine: AnyEngine, make_steps: Callable[[], Steps[T]]) -> T:
+def drive_together(engine: AnyEngine, make_steps: Callable[[], Steps[T]], *, deadline_s: float = 30.0) -> T:
     """Run steps on a connection of ours, all in one transaction: what they raise undoes what they wrote.
 
     A lost connection is not borne here as by `drive`: after StoreUnavailable nothing is known about the commit.
     """
     if isinstance(engine, PostgresEngine):
-        return retried(lambda: _driven_in_session(engine, make_steps()))
+        return retried(lambda: _driven_in_session(engine, make_steps(), deadline_s))
     with engine.exclusive() as connection:
         return drive_on(connection, make_steps(), "evenflow")
 
 
-def _driven_in_session(engine: PostgresEngine, steps: Steps[T]) -> T:
-    with engine.session() as connection:
+def _driven_in_session(engine: PostgresEngine, steps: Steps[T], deadline_s: float) -> T:
+    with engine.session(deadline_s) as connection:
         try:
             with connection.transaction():
                 return drive_on(connection, steps, engine.schema)

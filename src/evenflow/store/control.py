@@ -1,12 +1,12 @@
 """Control: what operators and the dispatcher do to jobs and queues. Batches are bounded and go in id order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from evenflow.errors import Code
 from evenflow.job import JobError
 from evenflow.settings import Queue, Retention
 from evenflow.store import bounds
-from evenflow.store.engine import Engine, as_json
+from evenflow.store.engine import Engine, Row, as_json
 from evenflow.store.limits import promote, release
 from evenflow.store.retention import kept_us
 
@@ -17,19 +17,26 @@ def admit(engine: Engine, *, top: int = 1000, now: int | None = None) -> dict[st
     Jobs with concurrency keys line up at them and are ready, or blocked, by what the keys have room for; those of bounded
     queues are ready, or wait as overflow, by what the queue has room for.
     """
+    admitted, lined_up, bounded = read_admission(engine.run("admit", {"top": top, "now": now}))
+    for queue in promote(engine, lined_up, now=now) | bounds.fill(engine, bounded):
+        admitted[queue] = admitted.get(queue, 0) + 1
+    return admitted
+
+
+def read_admission(rows: Iterable[Row]) -> tuple[dict[str, int], set[str], set[str]]:
+    """What an admission came to: queue -> how many became ready, the keys at which jobs lined up, and the bounded queues
+    that jobs wait for."""
     admitted: dict[str, int] = {}
     lined_up: set[str] = set()
     bounded: set[str] = set()
-    for kind, name, count in engine.run("admit", {"top": top, "now": now}):
+    for kind, name, count in rows:
         if kind == "queue":
             admitted[name] = admitted.get(name, 0) + count
         elif kind == "limiter":
             lined_up.add(name)
         elif kind == "bounded":
             bounded.add(name)
-    for queue in promote(engine, lined_up, now=now) | bounds.fill(engine, bounded):
-        admitted[queue] = admitted.get(queue, 0) + 1
-    return admitted
+    return admitted, lined_up, bounded
 
 
 def next_due(engine: Engine) -> int | None:

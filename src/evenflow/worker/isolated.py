@@ -23,6 +23,7 @@ from evenflow.worker.logs import configure_logging
 from evenflow.worker.outcome import UnknownTask, raised
 from evenflow.worker.processes import Channel, Message, sendable
 from evenflow.worker.registry import Registry
+from evenflow.worker.step_gate import StepGate
 
 
 def main(descriptor: int) -> None:
@@ -70,8 +71,9 @@ def _run(job: Claimed, apps: list[Client], channel: Channel) -> End:
 
     keys = KeyRing.build(app.settings.signing_keys) if app.settings.signing_keys else None
     caller = Caller(
-        keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report, say=say
-    )
+        keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report, say=say,
+        gate=StepGate(app.conditions), journal=app.journal,
+    )  # fmt: skip
     channel.send(Message(has_begun=True))
     if entry.is_async:
         try:

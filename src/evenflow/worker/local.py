@@ -20,11 +20,13 @@ from evenflow.settings import Settings
 from evenflow.store import leases
 from evenflow.store.engine import Engine
 from evenflow.store.open import AnyEngine
+from evenflow.worker.calling import MakeJournal
 from evenflow.worker.patience import Impatient, when_available
 from evenflow.worker.pump import Pump, PumpOptions, Stop
 from evenflow.worker.registry import Registry, TaskLike
 from evenflow.worker.serving import QueueList
 from evenflow.worker.slots import Slots
+from evenflow.worker.step_gate import Conditions, StepGate
 
 log = logging.getLogger("evenflow.worker")
 
@@ -39,7 +41,8 @@ class LocalWorker:
     def __init__(
         self, tasks: Mapping[str, TaskLike], settings: Settings, engine: AnyEngine, queues: QueueList, options: PumpOptions, *,
         kind: str = "worker", parent: int | None = None, announce: Callable[[], None] = lambda: None,
-        hooks: Hooks | None = None, locator: str | None = None,
+        hooks: Hooks | None = None, locator: str | None = None, conditions: Conditions | None = None,
+        journal: MakeJournal | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._engine = engine
@@ -51,7 +54,7 @@ class LocalWorker:
         self._loop = new_event_loop()
         self._slots = Slots(
             Registry(tasks, settings), settings, loop=self._loop, threads=options.concurrency, wake=self._wake,
-            hooks=self._hooks, locator=locator,
+            hooks=self._hooks, locator=locator, gate=StepGate(conditions or {}), journal=journal,
         )  # fmt: skip
         self.pump = Pump(engine, self._slots, settings, queues, options, worker=self.id, announce=announce)
         self._error: BaseException | None = None

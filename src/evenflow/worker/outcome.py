@@ -14,7 +14,7 @@ from evenflow.limits import Breaker
 from evenflow.rules.breaker import counts
 from evenflow.rules.retry import Retry
 from evenflow.settings import Retention
-from evenflow.signals import Cancel, Fail, RetryLater, Signal, Snooze
+from evenflow.signals import Cancel, Fail, RetryLater, Signal, Snooze, Suspend
 from evenflow.store.retention import kept_us
 
 LONGEST_MESSAGE = 4_000
@@ -46,6 +46,18 @@ class Expired(Exception):
 
 class CancelledByWish(Exception):
     """Somebody wanted the job to stop, and it did."""
+
+
+class SkippedByCondition(Exception):
+    """A condition of the workflow's step said that it is not to run."""
+
+
+class ConditionFailed(Exception):
+    """A condition of the workflow's step is not known here, or raised."""
+
+
+class RunPaused(Exception):
+    """The run of the workflow was paused between the release of the step and its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,22 @@ def _of_error(job: Claimed, error: BaseException, rules: Rules, now: int, random
     match error:
         case Snooze():
             return _back(job, now, error.delay_us, refund=1)
+        case Suspend():
+            return End(
+                job.id,
+                job.epoch,
+                "scheduled",
+                run_at=error.until_us,
+                refund=1,
+                waits_for_event=error.waits_for_event,
+            )
+        case RunPaused():
+            return End(job.id, job.epoch, "waiting", refund=1)
+        case SkippedByCondition():
+            return _final(job, "skipped", JobError(Code.WORKFLOW_CONDITION_SKIPPED, _said(error)), rules, now)
+        case ConditionFailed():
+            described = JobError(Code.WORKFLOW_CONDITION_EVALUATION_ERROR, _said(error))
+            return _final(job, "failed", described, rules, now)
         case Cancel():
             return _final(
                 job, "cancelled", JobError(Code.TASK_CANCELLED, storable_text(error.reason)), rules, now

@@ -11,7 +11,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -22,7 +22,7 @@ from evenflow.ids import id_text
 from evenflow.job import Claimed, End
 from evenflow.rules.breaker import Circuit
 from evenflow.settings import Settings
-from evenflow.store import bounds, control, leases, limits, logs, reads
+from evenflow.store import bounds, control, durable, leases, limits, logs, reads, runs, workflows
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
@@ -203,6 +203,7 @@ class Pump:
             self._waker.wake_dispatchers()  # somebody else may run them, or has to make them ready in time
         if self._capped and len(self._unwritten) > len(answer.claimed):
             self._waker.wake(*self._capped)  # we leave room under a cap that others may be waiting for
+        rouses = any(end.waits_for_event for end in self._unwritten)  # their event may have come meanwhile
         self._unwritten = []
         if claim is not NOTHING:
             self._hungry = (
@@ -219,6 +220,10 @@ class Pump:
         else:
             self._held.extend(answer.claimed)
         self._tell(answer)
+        if answer.runs:
+            self._settle(answer.runs)
+        if rouses:
+            durable.rouse(self._store)
         if self._bounded and claim is not NOTHING:
             self._fill(len(answer.claimed) < claim.top, now)
         if answer.freed:
@@ -243,12 +248,23 @@ class Pump:
         self._hungry = self._hungry or bool(queues & set(self._serving.names))
         self._waker.wake(*queues)
 
+    def _settle(self, ended_in: Collection[int]) -> None:
+        """Steps of workflows have ended: what waits for them goes on, wherever it is served. A sweep finds what we miss."""
+        settled = workflows.settle(
+            self._engine, ended_in, self._settings.retention, deadline_s=self._store.longest_s
+        )
+        self._hungry = self._hungry or not settled.queues.isdisjoint(self._serving.names)
+        self._waker.wake(*settled.queues)
+        if settled.ended:
+            self._waker.announce_ends()
+            self._announce()
+
     def _start(self, jobs: Sequence[Claimed]) -> None:
         locked = [job for job in jobs if takes_lock(job)]
         if locked:
             jobs = [job for job in jobs if not takes_lock(job)]
         self._ran += len(jobs)
-        self._slots.start(jobs)
+        self._slots.start(self._with_inputs(jobs))
         if locked:
             self._start_locked(locked)
 
@@ -264,10 +280,18 @@ class Pump:
         holders = limits.locks(self._store, [job.id for job in refused]) if refused else {}
         starting = [job for job in jobs if job.id in granted]
         self._ran += len(starting)
-        self._slots.start(starting)
+        self._slots.start(self._with_inputs(starting))
         self._unwritten += [
             self._slots.contended(job, *holders.get(job.id, ("its lock", None))) for job in refused
         ]
+
+    def _with_inputs(self, jobs: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Steps of workflows with what they need to start; its parents' results are read where they are stored."""
+        steps = [job.id for job in jobs if job.run_id is not None]
+        if not steps:
+            return jobs
+        found = runs.inputs(self._store, steps)
+        return [msgspec.structs.replace(job, inputs=found.get(job.id)) for job in jobs]
 
     def _start_held(self) -> None:
         """Prefetched jobs take free slots; each is asked for once more, since its claim may have run out meanwhile."""

@@ -24,7 +24,7 @@ from evenflow.job import MAX_CRASHES, Claimed, End
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.store.logs import NewLine
-from evenflow.worker.calling import Caller, Run, timed_out
+from evenflow.worker.calling import NO_CONDITIONS, Caller, MakeJournal, Run, timed_out
 from evenflow.worker.outcome import (
     CancelledByWish,
     LockContended,
@@ -36,6 +36,7 @@ from evenflow.worker.outcome import (
 )
 from evenflow.worker.processes import Processes
 from evenflow.worker.registry import Registry
+from evenflow.worker.step_gate import StepGate
 from evenflow.worker.threads import Threads
 
 # After its timeout a coroutine is cancelled; one that does not let go by then is ended without its consent.
@@ -54,7 +55,8 @@ class Slots:
 
     def __init__(
         self, registry: Registry, settings: Settings, *, loop: asyncio.AbstractEventLoop, threads: int,
-        wake: Callable[[], None], hooks: Hooks, locator: str | None = None,
+        wake: Callable[[], None], hooks: Hooks, locator: str | None = None, gate: StepGate = NO_CONDITIONS,
+        journal: MakeJournal | None = None,
     ) -> None:  # fmt: skip
         self._registry = registry
         self._loop = loop
@@ -67,6 +69,8 @@ class Slots:
             hooks=hooks,
             report=self._keep_report,
             say=self._keep_line,
+            gate=gate,
+            journal=journal,
         )
         self._locator = locator
         self._threads: Threads[Run] = Threads(self._run_here, threads)
