@@ -24,8 +24,16 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
         """Log a line, as any logger does."""
         super().log(level, msg, *args, **kwargs)
         if self._say is not None and level >= logging.INFO:
-            text = str(msg)
-            self._say(logging.getLevelName(level), text % args if args else text)
+            self._say(logging.getLevelName(level), _message(level, msg, args))
+
+
+def _message(level: int, msg: object, args: tuple[object, ...]) -> str:
+    """The line as loggers write it. One that does not fit its arguments fails no job: logging has complained already."""
+    record = logging.LogRecord("", level, "", 0, msg, args, None)
+    try:
+        return record.getMessage()
+    except Exception:
+        return f"{msg} {args}"
 
 
 class Context:

@@ -86,6 +86,7 @@ class Caller:
             if entry.timeout_s is None and run.context is None:
                 value = await entry.function(*args, **kwargs)
             else:
+                value = None  # where a surrounding hook swallows the body's error
                 async with asyncio.timeout(entry.timeout_s) as timer:
                     with self._surrounded(run):
                         value = await entry.function(*args, **kwargs)
@@ -100,17 +101,19 @@ class Caller:
             return self._ended(run, entry, error)
 
     def run_function(self, run: Run, entry: Entry) -> End:
-        """The end of a plain body, run on this thread."""
-        token = current_run.set(run)
+        """The end of a plain body, run on this thread. Context variables that it sets do not reach the next one."""
+        return contextvars.copy_context().run(self._run_function, run, entry)
+
+    def _run_function(self, run: Run, entry: Entry) -> End:
+        current_run.set(run)
         try:
             args, kwargs = self._prepare(run, entry)
+            value = None
             with self._surrounded(run) if run.context is not None else nullcontext():
                 value = entry.function(*args, **kwargs)
             return succeeded(run.job, value, entry.rules, run.now(), random.random())
         except BaseException as error:
             return self._ended(run, entry, error)
-        finally:
-            current_run.reset(token)
 
     def _ended(self, run: Run, entry: Entry, error: BaseException) -> End:
         """The end of a body that raised. One that somebody wanted to stop is not tried again."""

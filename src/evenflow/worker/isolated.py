@@ -6,6 +6,7 @@ Bodies run on the main thread; another one listens to the worker, whose end is t
 import asyncio
 import os
 import queue
+import random
 import signal
 import socket
 import sys
@@ -75,7 +76,10 @@ def _run(job: Claimed, apps: list[Client], channel: Channel) -> End:
     )  # fmt: skip
     channel.send(Message(has_begun=True))
     if entry.is_async:
-        return asyncio.run(caller.run_coroutine(run, entry))
+        try:
+            return asyncio.run(caller.run_coroutine(run, entry))
+        except BaseException as error:  # SystemExit in a task that the body has started
+            return raised(job, error, entry.rules, run.now(), random.random())
     return caller.run_function(run, entry)
 
 

@@ -249,7 +249,7 @@ def _said(error: BaseException) -> str:
     """The exception's own text. A class whose text cannot be had must not keep its job from ending."""
     try:
         return storable_text(str(error))
-    except Exception as second:
+    except BaseException as second:
         return f"(the text of this error cannot be read: {type(second).__name__})"
 
 

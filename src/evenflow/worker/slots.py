@@ -166,6 +166,15 @@ class Slots:
         """Whether some of it is of a run that has ended: it has to be stored before the end, or never."""
         return not self.running or any(job not in self.running for job, _ in list(self.reports))
 
+    def taken_reports(self) -> dict[tuple[int, int], str]:
+        """What bodies have reported since the last call. One by one, since they go on reporting meanwhile."""
+        return dict(self.reports.popitem() for _ in range(len(self.reports)))
+
+    def keep_unsaved(self, reports: dict[tuple[int, int], str]) -> None:
+        """Take back reports that could not be stored; newer ones of the same run count."""
+        for attempt, text in reports.items():
+            self.reports.setdefault(attempt, text)
+
     def tend(self) -> float | None:
         """Between the pump's rounds: end overdue functions, give waiting ones a thread. Seconds to the next look."""
         looks = (self._end_overdue(), self._threads.grow(), self._suspects.grow())
@@ -174,7 +183,7 @@ class Slots:
     def stuck_for(self) -> float:
         """For how many seconds the oldest body whose end was decided without it has been going on."""
         now = time.monotonic()
-        self.stuck = {run: since for run, since in self.stuck.items() if not run.is_returned}
+        self._forget_returned()
         return max((now - since for since in self.stuck.values()), default=0.0)
 
     def close(self) -> None:
@@ -271,9 +280,13 @@ class Slots:
             run.context.cancel(why)
         if run.is_returned or run.entry is None or run.entry.place == "process":
             return
+        self._forget_returned()
         self.stuck[run] = since
         if run.entry.place == "thread":
             self._threads.allow_more(1)
+
+    def _forget_returned(self) -> None:
+        self.stuck = {run: since for run, since in self.stuck.items() if not run.is_returned}
 
     def _note_cost(self, run: Run, group: str) -> None:
         """What a run of a queue that is fair by time has taken, for the pump to report."""
