@@ -13,6 +13,7 @@ from evenflow.services.keeper import Keeper, Service
 from evenflow.services.pruner import Pruner
 from evenflow.services.rescuer import Rescuer
 from evenflow.services.scheduler import Scheduler
+from evenflow.services.spacer import Spacer
 from evenflow.store.open import AnyEngine, open_engine
 from evenflow.store.signals import settle_wakers
 from evenflow.worker.local import LocalWorker
@@ -161,5 +162,6 @@ class Evenflow(Client):
             Scheduler(engine, self.schedules),
             Rescuer(engine, self.settings),
             Pruner(engine),
+            Spacer(engine),
         ]
         return Keeper(services, engine, self.settings, on_death)

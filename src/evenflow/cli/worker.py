@@ -120,7 +120,9 @@ class Ceilings:
     help="Replace a process after S seconds.",
 )
 @click.option(
-    "--no-services", is_flag=True, help="Only run jobs: no dispatcher, scheduler, rescuer or pruner here."
+    "--no-services",
+    is_flag=True,
+    help="Only run jobs: no dispatcher, scheduler, rescuer, pruner or spacer here.",
 )
 @click.option(
     "--health-port",

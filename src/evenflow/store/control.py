@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from evenflow.codec import storable_text
 from evenflow.errors import Code
 from evenflow.job import JobError
+from evenflow.rules import fair
 from evenflow.settings import Queue, Retention
 from evenflow.store import bounds
 from evenflow.store.engine import Engine, Row, as_json
@@ -168,12 +169,16 @@ def resume(engine: Engine, queue: str) -> bool:
 def learn_costs(
     engine: Engine, costs: Mapping[tuple[str, str], tuple[int, int]], *, now: int | None = None
 ) -> None:
-    """Report (queue, group) -> (runs, microseconds spent), for queues that are fair by time."""
+    """Report (queue, group) -> (runs, microseconds spent), for queues that are fair by time.
+
+    Groups whose waiting jobs stand elsewhere than these costs say are noted for `spacing.respace`.
+    """
     listed = [
         {"queue": queue, "group_key": group, "runs": runs, "spent_us": float(spent)}
         for (queue, group), (runs, spent) in sorted(costs.items())
     ]
-    engine.run("learn_costs", {"costs": as_json(listed), "now": now})
+    rules = {"memory": fair.COST_MEMORY, "drift": fair.UNIT_DRIFT, "tolerance": fair.TOLERANCE}
+    engine.run("learn_costs", {"costs": as_json(listed), "now": now, **rules})
 
 
 def _make_room(engine: Engine, ended: Sequence[int], now: int | None) -> None:

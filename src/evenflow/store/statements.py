@@ -32,6 +32,7 @@ _FILES = (
     "bounds",
     "workflows",
     "durable",
+    "spacing",
 )
 
 

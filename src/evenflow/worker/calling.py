@@ -34,13 +34,15 @@ class Run:
     """One job in one slot."""
 
     __slots__ = (
-        "_undecided", "cancel_why", "context", "entry", "is_over", "is_returned", "job", "started", "task",
+        "_undecided", "began", "cancel_why", "context", "entry", "is_over", "is_returned", "job", "started", "task",
     )  # fmt: skip
 
     def __init__(self, job: Claimed, entry: Entry | None) -> None:
         self.job = job
         self.entry = entry
-        self.started = time.monotonic()
+        self.started = self.began = (
+            time.monotonic()
+        )  # claimed; `began` is when a thread, or the loop, has taken it up
         self.context: Context | None = None
         self.task: asyncio.Task[None] | None = None
         self.cancel_why: str | None = None

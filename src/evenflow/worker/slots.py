@@ -214,6 +214,7 @@ class Slots:
 
     async def _run_on_loop(self, run: Run) -> None:
         assert run.entry is not None
+        run.began = time.monotonic()
         try:
             end = await self._caller.run_coroutine(run, run.entry)
         finally:
@@ -226,6 +227,7 @@ class Slots:
         if run.is_over:  # given back, or timed out, while it waited for a thread
             run.is_returned = True
             return
+        run.began = time.monotonic()
         try:
             end = self._isolated(run) if entry.place == "process" else self._caller.run_function(run, entry)
         finally:
@@ -290,7 +292,7 @@ class Slots:
 
     def _note_cost(self, run: Run, group: str) -> None:
         """What a run of a queue that is fair by time has taken, for the pump to report."""
-        key, spent_us = (run.job.queue, group), int((time.monotonic() - run.started) * 1_000_000)
+        key, spent_us = (run.job.queue, group), int((time.monotonic() - run.began) * 1_000_000)
         with self._cost_lock:
             runs, total_us = self.costs.get(key, (0, 0))
             self.costs[key] = (runs + 1, total_us + spent_us)

@@ -17,7 +17,11 @@ home as materialized (
   select l.line, l.queue, l.priority, l.group_key, l.jobs, x.queue is null as is_new, coalesce(q.fair, '') <> 'fifo' as takes_turns,
     q.max_ready is not null as is_bounded, cast((l.queue, l.priority, l.group_key) as text) as label,
     case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry,
-    case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1) else 1 end / coalesce(w.weight, 1) as step
+    q.fair = 'time' and l.group_key is not null as is_timed,
+    case when q.fair = 'time' then coalesce((
+        select g.step from evenflow.group_tail g
+        where g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key and g.tail > coalesce(r.v, 0)),
+      coalesce(c.cost_us / q.unit_us, 1) / coalesce(w.weight, 1)) else 1 / coalesce(w.weight, 1) end as step
   from clock, jsonb_to_recordset(cast(:lines as jsonb)) as l (line integer, queue text, priority smallint, group_key text, jobs integer)
   left join evenflow.queue q on q.name = l.queue
   left join evenflow.round r on r.queue = l.queue and r.priority = l.priority
@@ -30,16 +34,19 @@ bands as (
   on conflict do nothing
 ),
 tails as (
-  insert into evenflow.group_tail as g (queue, priority, group_key, tail, span)
-  select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step from home
+  insert into evenflow.group_tail as g (queue, priority, group_key, tail, span, step)
+  select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step, case when is_timed then step end from home
   where takes_turns and group_key is not null and jobs > 0
   order by queue, priority, group_key
   on conflict (queue, priority, group_key) do update
-    set tail = greatest(g.tail + excluded.span, excluded.tail), span = excluded.span
+    set tail = greatest(g.tail + excluded.span, excluded.tail), span = excluded.span,
+      step = case when excluded.step is not null and g.tail > coalesce((
+        select r.v from evenflow.round r where r.queue = g.queue and r.priority = g.priority), 0)
+        then coalesce(g.step, excluded.step) else excluded.step end
   returning cast((queue, priority, group_key) as text) as label, tail
 ),
 places as materialized (
-  select k.*, h.queue, h.priority, h.group_key, h.is_bounded, coalesce(t.tail - h.jobs * h.step, h.entry) as base,
+  select k.*, h.queue, h.priority, h.group_key, h.is_bounded, h.is_timed, coalesce(t.tail - h.jobs * h.step, h.entry) as base,
     case when t.tail is null then 0 else h.step end as step
   from jsonb_to_recordset(cast(:kinds as jsonb)) as k (kind integer, line integer, task text, max_attempts integer,
     fails_on_crash boolean, run_id bigint, headers text, options text)
@@ -47,11 +54,12 @@ places as materialized (
 ),
 added as (
   insert into evenflow.job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
-    run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn)
+    run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn, is_timed)
   select b.id, p.queue, p.task, p.priority, p.group_key, p.max_attempts, now, coalesce(cast(b.more ->> 'run_at' as bigint), now),
     cast(b.more ->> 'good_until' as bigint), p.run_id, b.more ->> 'unique_key', p.fails_on_crash, b.more ->> 'signature', p.headers,
     p.options, b.payload,
-    case when b.more ->> 'run_at' is not null then 'scheduled' when p.is_bounded then 'overflow' else 'ready' end, p.base + p.step * b.rank
+    case when b.more ->> 'run_at' is not null then 'scheduled' when p.is_bounded then 'overflow' else 'ready' end, p.base + p.step * b.rank,
+    coalesce(p.is_timed, false)
   from clock, (
     select cast(v ->> 0 as bigint) as id, cast(v ->> 1 as integer) as kind, cast(v ->> 2 as integer) as rank, v ->> 3 as payload, v -> 4 as more
     from jsonb_array_elements(cast(:batch as jsonb)) v) b
@@ -207,8 +215,8 @@ batch as materialized (
   from clock, (select at from arrived union all select at from due) a, evenflow.job j where j.ctid = a.at
 ),
 home as materialized (
-  select d.queue, d.priority, x.queue is null as is_new, coalesce(q.fair, 'round-robin') as fair, q.mean_cost_us,
-    q.max_ready is not null as is_bounded, case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry
+  select d.queue, d.priority, x.queue is null as is_new, coalesce(q.fair, 'round-robin') as fair, q.unit_us,
+    q.max_ready is not null as is_bounded, coalesce(r.v, 0) as v, case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry
   from clock, (select distinct queue, priority from batch) d
   left join evenflow.queue q on q.name = d.queue
   left join evenflow.round r on r.queue = d.queue and r.priority = d.priority
@@ -219,8 +227,11 @@ bands as (
   on conflict do nothing
 ),
 share as materialized (
-  select s.line, s.queue, s.priority, s.group_key, s.jobs, h.entry,
-    case when h.fair = 'time' then coalesce(c.cost_us / h.mean_cost_us, 1) else 1 end / coalesce(w.weight, 1) as step
+  select s.line, s.queue, s.priority, s.group_key, s.jobs, h.entry, h.fair = 'time' as is_timed,
+    case when h.fair = 'time' then coalesce((
+        select g.step from evenflow.group_tail g
+        where g.queue = s.queue and g.priority = s.priority and g.group_key = s.group_key and g.tail > h.v),
+      coalesce(c.cost_us / h.unit_us, 1) / coalesce(w.weight, 1)) else 1 / coalesce(w.weight, 1) end as step
   from (select b.line, min(b.queue) as queue, min(b.priority) as priority, min(b.group_key) as group_key, count(*) as jobs
         from batch b where b.line is not null and b.group_key is not null group by b.line) s
   cross join lateral (select * from home h where h.queue = s.queue and h.priority = s.priority) h
@@ -229,18 +240,21 @@ share as materialized (
   where h.fair <> 'fifo'
 ),
 tails as (
-  insert into evenflow.group_tail as g (queue, priority, group_key, tail, span)
-  select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step from share
+  insert into evenflow.group_tail as g (queue, priority, group_key, tail, span, step)
+  select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step, case when is_timed then step end from share
   order by queue, priority, group_key
   on conflict (queue, priority, group_key) do update
-    set tail = greatest(g.tail + excluded.span, excluded.tail), span = excluded.span
+    set tail = greatest(g.tail + excluded.span, excluded.tail), span = excluded.span,
+      step = case when excluded.step is not null and g.tail > coalesce((
+        select r.v from evenflow.round r where r.queue = g.queue and r.priority = g.priority), 0)
+        then coalesce(g.step, excluded.step) else excluded.step end
   returning cast((queue, priority, group_key) as text) as line, tail
 ),
 lines as materialized (
-  select s.line, s.step, t.tail - s.jobs * s.step as base from share s join tails t on t.line = s.line
+  select s.line, s.step, s.is_timed, t.tail - s.jobs * s.step as base from share s join tails t on t.line = s.line
 ),
 placed as materialized (
-  select b.at, b.is_due, h.is_bounded,
+  select b.at, b.is_due, h.is_bounded, coalesce(l.is_timed, false) as is_timed,
     case when l.base is not null then l.base + l.step * row_number() over (partition by b.line order by b.id)
          when b.comes_back and h.fair <> 'fifo'
            then h.entry + row_number() over (partition by b.queue, b.priority, b.group_key, b.comes_back order by b.id) - 1
@@ -250,7 +264,7 @@ placed as materialized (
   left join lines l on l.line = b.line
 ),
 admitted as (
-  update evenflow.job j set turn = p.turn,
+  update evenflow.job j set turn = p.turn, is_timed = p.is_timed and j.limits is null,
     state = case when not p.is_due then 'scheduled' when j.limits like '%{"ordinal":1,%' then 'blocked'
                  when p.is_bounded then 'overflow' else 'ready' end
   from placed p where j.ctid = p.at

@@ -14,11 +14,14 @@ insert into evenflow_band (queue, priority)
 select distinct value ->> 'queue', value ->> 'priority' from json_each(:lines) where true
 on conflict do nothing;
 
-insert into evenflow_group_tail as g (queue, priority, group_key, tail, span)
-select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step
+insert into evenflow_group_tail as g (queue, priority, group_key, tail, span, step)
+select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step, case when is_timed then step end
 from (
-  select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry,
-    case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+  select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry, q.fair = 'time' as is_timed,
+    case when q.fair = 'time' then coalesce((
+        select g.step from evenflow_group_tail g
+        where g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key and g.tail > coalesce(r.v, 0)),
+      coalesce(c.cost_us / q.unit_us, 1.0) / coalesce(w.weight, 1.0)) else 1.0 / coalesce(w.weight, 1.0) end as step
   from (select value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key, value ->> 'jobs' as jobs
         from json_each(:lines)) l
   left join evenflow_queue q on q.name = l.queue
@@ -29,19 +32,21 @@ from (
 )
 where true
 on conflict (queue, priority, group_key) do update
-  set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span;
+  set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span, step = excluded.step;
 
 with batch as materialized (
   select value ->> 0 as id, value ->> 1 as kind, value ->> 2 as rank, value ->> 3 as payload, value ->> 4 as more from json_each(:batch)
 ),
 places as materialized (
-  select kind, task, max_attempts, fails_on_crash, run_id, headers, options, queue, priority, group_key, is_bounded, case when takes_turns then tail - jobs * step else entry end as base,
+  select kind, task, max_attempts, fails_on_crash, run_id, headers, options, queue, priority, group_key, is_bounded, is_timed, case when takes_turns then tail - jobs * step else entry end as base,
     case when takes_turns then step else 0.0 end as step
   from (
     select k.*, l.queue, l.priority, l.group_key, l.jobs, g.tail, q.max_ready is not null as is_bounded,
       g.tail is not null and l.jobs > 0 and coalesce(q.fair, '') <> 'fifo' as takes_turns,
+      coalesce(q.fair = 'time', 0) and l.group_key is not null as is_timed,
       case when q.fair = 'fifo' then :now else coalesce(r.v, 0) + 1 end as entry,
-      case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+      case when q.fair = 'time' then coalesce(case when g.tail > coalesce(r.v, 0) then g.step end,
+        coalesce(c.cost_us / q.unit_us, 1.0) / coalesce(w.weight, 1.0)) else 1.0 / coalesce(w.weight, 1.0) end as step
     from (select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority,
             value ->> 'group_key' as group_key, value ->> 'jobs' as jobs from json_each(:lines)) l
     join (select value ->> 'kind' as kind, value ->> 'line' as line, value ->> 'task' as task, value ->> 'max_attempts' as max_attempts,
@@ -54,11 +59,11 @@ places as materialized (
     left join evenflow_group_cost c on c.queue = l.queue and c.group_key = l.group_key)
 )
 insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
-  run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn)
+  run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn, is_timed)
 select b.id, p.queue, p.task, p.priority, p.group_key, p.max_attempts, :now,
   coalesce(b.more ->> 'run_at', :now), b.more ->> 'good_until', p.run_id, b.more ->> 'unique_key',
   p.fails_on_crash, b.more ->> 'signature', p.headers, p.options, b.payload,
-  case when b.more ->> 'run_at' is not null then 'scheduled' when p.is_bounded then 'overflow' else 'ready' end, p.base + p.step * b.rank
+  case when b.more ->> 'run_at' is not null then 'scheduled' when p.is_bounded then 'overflow' else 'ready' end, p.base + p.step * b.rank, p.is_timed
 from batch b cross join places p on p.kind = b.kind
 where not exists (
   select 1 from evenflow_job j
@@ -190,11 +195,14 @@ on conflict do nothing;
 update evenflow_job set state = 'scheduled' where id in (
   select id from evenflow_job where state = 'arriving' order by id limit :top);
 
-insert into evenflow_group_tail as g (queue, priority, group_key, tail, span)
-select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step
+insert into evenflow_group_tail as g (queue, priority, group_key, tail, span, step)
+select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step, case when is_timed then step end
 from (
-  select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry,
-    case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+  select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry, q.fair = 'time' as is_timed,
+    case when q.fair = 'time' then coalesce((
+        select g.step from evenflow_group_tail g
+        where g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key and g.tail > coalesce(r.v, 0)),
+      coalesce(c.cost_us / q.unit_us, 1.0) / coalesce(w.weight, 1.0)) else 1.0 / coalesce(w.weight, 1.0) end as step
   from (select queue, priority, group_key, count(*) as jobs from (
           select queue, priority, group_key, epoch from evenflow_job
           where state = 'scheduled' and run_at <= :now order by run_at, id limit :top)
@@ -207,7 +215,7 @@ from (
 )
 where true
 on conflict (queue, priority, group_key) do update
-  set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span;
+  set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span, step = excluded.step;
 
 with due as materialized (
   select id, queue, priority, group_key, epoch = 0 as is_new from evenflow_job
@@ -220,12 +228,13 @@ ranked as materialized (
   from due
 ),
 placed as materialized (
-  select id, is_bounded,
+  select id, is_bounded, coalesce(fair = 'time', 0) and group_key is not null and is_new as is_timed,
     case when fair = 'fifo' then :now when group_key is null then entry when not is_new then entry + rank - 1
          else tail - jobs * step + step * rank end as turn
   from (
     select d.id, d.group_key, d.is_new, d.rank, d.jobs, g.tail, q.fair, q.max_ready is not null as is_bounded, coalesce(r.v, 0) + 1 as entry,
-      case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+      case when q.fair = 'time' then coalesce(case when g.tail > coalesce(r.v, 0) then g.step end,
+        coalesce(c.cost_us / q.unit_us, 1.0) / coalesce(w.weight, 1.0)) else 1.0 / coalesce(w.weight, 1.0) end as step
     from ranked d
     left join evenflow_queue q on q.name = d.queue
     left join evenflow_round r on r.queue = d.queue and r.priority = d.priority
@@ -233,7 +242,7 @@ placed as materialized (
     left join evenflow_group_weight w on w.queue = d.queue and w.group_key = d.group_key
     left join evenflow_group_cost c on c.queue = d.queue and c.group_key = d.group_key)
 )
-update evenflow_job set turn = p.turn, state = case when limits like '%{"ordinal":1,%' then 'arriving' when p.is_bounded then 'overflow' else 'ready' end
+update evenflow_job set turn = p.turn, is_timed = p.is_timed and limits is null, state = case when limits like '%{"ordinal":1,%' then 'arriving' when p.is_bounded then 'overflow' else 'ready' end
 from placed p where evenflow_job.id = p.id
 returning case state when 'ready' then 'queue' when 'overflow' then 'bounded' else 'blocked' end as kind, queue as name, 1 as jobs;
 
