@@ -15,6 +15,7 @@ from bench.snapshot import snapshot
 from bench.stores import Stores
 from bench.timing import spin_ms
 from bench.upkeep import upkeep_looks
+from bench.workflow import workflow
 
 BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
     "bulk": bulk,
@@ -25,6 +26,7 @@ BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
     "drain": drain,
     "pickup": pickup,
     "delay": delay,
+    "workflow": workflow,
 }
 DISTURBED = 1.25
 

@@ -88,6 +88,18 @@ class TestExpiry:
         kept = scene.kept(job)
         assert (kept["state"], kept["finished_at"]) == ("expired", scene.now)
         assert (kept["expires_at"], kept["attempt"], kept["payload"]) == (scene.now + 7 * DAY, 0, "[1]")
+        assert [error["code"] for error in json.loads(kept["errors"])] == ["TASK_EXPIRED"]
+
+    def test_stands_after_the_errors_of_earlier_attempts(self, scene: Scene) -> None:
+        scene.enqueue(new_job(max_attempts=2, good_until=scene.now + 5))
+        (job,) = scene.claim()
+        scene.finish(job, "scheduled", run_at=scene.now + 9, error='{"code":"FIRST","message":"x"}')
+        scene.now += 5
+        assert expire(scene.engine, KEEP, now=scene.now) == [job.id]
+        assert [error["code"] for error in json.loads(scene.kept(job.id)["errors"])] == [
+            "FIRST",
+            "TASK_EXPIRED",
+        ]
 
     @pytest.mark.parametrize("state", ["arriving", "scheduled", "waiting", "blocked", "overflow", "ready"])
     def test_ends_a_job_that_has_not_started(self, scene: Scene, state: str) -> None:

@@ -30,6 +30,8 @@ _FILES = (
     "gates",
     "schedules",
     "bounds",
+    "workflows",
+    "durable",
     "spacing",
 )
 

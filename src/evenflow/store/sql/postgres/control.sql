@@ -15,9 +15,16 @@ archived as (
     options, errors, progress, payload, limits)
   select id, now + cast(:keep_us as bigint), created_at, run_at, started_at, now, good_until, worker, run_id, epoch,
     attempt, max_attempts, crashes, priority, fails_on_crash, 'expired', queue, task, group_key, unique_key, signature, headers, options,
-    errors, progress, payload, limits
+    case when errors is null then '[' || cast(:error as text) || ']' else left(errors, -1) || ',' || cast(:error as text) || ']' end,
+    progress, payload, limits
   from ended, clock where cast(:keep_us as bigint) > 0
-)
+),
+stepped as (
+  update evenflow.step s set state = 'expired', result = null, ended_at = now from clock
+  where s.id = any (array(select id from ended where run_id is not null))
+  returning s.run_id, s.id
+),
+noted as (insert into evenflow.step_end (run_id, step_id) select run_id, id from stepped on conflict do nothing)
 select id from ended;
 
 -- name: withdraw
@@ -43,6 +50,12 @@ archived as (
     progress, payload, limits
   from ended, clock where cast(:keep_us as bigint) > 0
 ),
+stepped as (
+  update evenflow.step s set state = cast(:state as text), result = null, ended_at = now from clock
+  where s.id = any (array(select id from ended where run_id is not null))
+  returning s.run_id, s.id
+),
+noted as (insert into evenflow.step_end (run_id, step_id) select run_id, id from stepped on conflict do nothing),
 flagged as (
   update evenflow.job j set cancel_at = now, cancel_why = cast(:why as text)
   from clock where j.id = any (array(select id from named where in_flight)) and cast(:flags as boolean)

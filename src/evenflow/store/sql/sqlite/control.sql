@@ -5,8 +5,17 @@ insert or replace into evenflow_history (id, expires_at, created_at, run_at, sta
   headers, options, errors, progress, payload, limits)
 select j.id, :now + :keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
   j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, 'expired', j.queue, j.task, j.group_key, j.unique_key, j.signature,
-  j.headers, j.options, j.errors, j.progress, j.payload, j.limits
+  j.headers, j.options, case when j.errors is null then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end,
+  j.progress, j.payload, j.limits
 from evenflow_job j where :keep_us > 0 and j.id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top);
+
+insert into evenflow_step_end (run_id, step_id)
+select j.run_id, j.id from evenflow_job j
+where j.run_id is not null and j.id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top)
+on conflict do nothing;
+
+update evenflow_step set state = 'expired', result = null, ended_at = :now where id in (
+  select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top);
 
 delete from evenflow_job where id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top)
 returning id;
@@ -20,6 +29,14 @@ select j.id, :now + :keep_us, j.created_at, j.run_at, j.started_at, :now, j.good
   j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, :state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
   j.headers, j.options, case when :error is null then j.errors when j.errors is null then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end, j.progress, j.payload, j.limits
 from evenflow_job j where :keep_us > 0 and j.id in (select value from json_each(:ids)) and j.state not in ('claimed', 'running');
+
+insert into evenflow_step_end (run_id, step_id)
+select j.run_id, j.id from evenflow_job j
+where j.id in (select value from json_each(:ids)) and j.state not in ('claimed', 'running') and j.run_id is not null
+on conflict do nothing;
+
+update evenflow_step set state = :state, result = null, ended_at = :now where id in (
+  select j.id from evenflow_job j where j.id in (select value from json_each(:ids)) and j.state not in ('claimed', 'running'));
 
 delete from evenflow_job where id in (select value from json_each(:ids)) and state not in ('claimed', 'running')
 returning id, 'ended' as outcome;
