@@ -68,7 +68,8 @@ class Limit(msgspec.Struct, frozen=True):
     """A key of one job: at most `most` jobs hold it, each for as long as it lives, or `keep_us` unstarted.
 
     With `window_us` it is a rate: a place stays taken for that long after the start. With `at_start` it is not waited
-    for: the job takes it when it is about to run, and what becomes of it otherwise is its task's to say.
+    for: the job takes it when it is about to run, and what becomes of it otherwise is its task's to say. `start_us` is how
+    long after its claim a body under a rate may start; the worker is told by the job's options.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Limit(msgspec.Struct, frozen=True):
     keep_us: int
     window_us: int | None = None
     at_start: bool = False
+    start_us: int | None = None
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -131,7 +133,8 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How one run ended: the only record a worker writes about it.
 
     `state` is an end, or `ready`/`scheduled` where the job goes back. `refund` is 1 where the attempt was not used,
-    `crashed` is 1 where the process of an isolated body died.
+    `crashed` is 1 where the process of an isolated body died, `unstarted` is 1 where the body was never entered: what its
+    rates were charged is given back.
     """
 
     id: int
@@ -143,6 +146,7 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     crashed: int = 0
     result: str | None = None
     error: str | None = None
+    unstarted: int = 0
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from evenflow.hooks import Hooks
 from evenflow.ids import EPOCH_MS, NUMBER_BITS, id_text
 from evenflow.job import Claimed, End
 from evenflow.signing import KeyRing
-from evenflow.worker.outcome import CancelledByWish, Expired, TimedOut, raised, succeeded
+from evenflow.worker.outcome import CancelledByWish, Expired, StartedLate, TimedOut, raised, succeeded
 from evenflow.worker.registry import Entry
 
 current_run: contextvars.ContextVar["Run | None"] = contextvars.ContextVar("evenflow_run", default=None)
@@ -30,12 +30,15 @@ class Run:
     """One job in one slot."""
 
     __slots__ = (
-        "_undecided", "cancel_why", "context", "entry", "is_over", "is_returned", "job", "started", "task",
+        "_undecided", "cancel_why", "context", "entry", "is_over", "is_returned", "job", "start_by", "started", "task",
     )  # fmt: skip
 
-    def __init__(self, job: Claimed, entry: Entry | None) -> None:
+    def __init__(self, job: Claimed, entry: Entry | None, start_by: float | None = None) -> None:
         self.job = job
         self.entry = entry
+        self.start_by = (
+            start_by  # by the monotonic clock; a body under a rate that comes later is not entered
+        )
         self.started = time.monotonic()
         self.context: Context | None = None
         self.task: asyncio.Task[None] | None = None
@@ -128,7 +131,9 @@ class Caller:
         if entry.signature.context is not None or self._hooks.surrounds:
             run.context = self._context(run, entry)
             _pass_on_wish(run, run.context)
-            return entry.signature.inject(args, kwargs, run.context)
+            args, kwargs = entry.signature.inject(args, kwargs, run.context)
+        if run.start_by is not None and time.monotonic() > run.start_by:  # last of all: the body comes next
+            raise StartedLate
         return args, kwargs
 
     def _context(self, run: Run, entry: Entry) -> Context:

@@ -56,6 +56,7 @@ class Entry:
     timeout_s: float | None
     fails_on_crash: bool
     rules: Rules
+    start_within_s: float | None = None
 
 
 class Registry:
@@ -135,4 +136,6 @@ def _overridden(entry: Entry, options: str) -> Entry:
             declared.max_attempts, **changes["retry"], on=declared.on, give_up_on=declared.give_up_on
         )
         rules = replace(rules, retry=retry)
-    return replace(entry, timeout_s=timeout_s, rules=rules)
+    start_us: int | None = changes.get("start_us")
+    start_within_s = None if start_us is None else start_us / 1e6
+    return replace(entry, timeout_s=timeout_s, rules=rules, start_within_s=start_within_s)
