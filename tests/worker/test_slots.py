@@ -102,7 +102,9 @@ def test_a_rated_body_that_would_start_too_late_is_not_entered(bench: Bench, is_
     minute_ago = time.monotonic() - 60
     bench.slots.start([job(id=late, task="rated", payload="[[1],{}]", options=options)], minute_ago)
     bench.slots.start([job(id=unrated, task="rated", payload="[[3],{}]")], minute_ago)
-    bench.slots.start([job(id=early, task="rated", payload="[[2],{}]", options=options)], time.monotonic() + 60)
+    bench.slots.start(
+        [job(id=early, task="rated", payload="[[2],{}]", options=options)], time.monotonic() + 60
+    )
     ends = bench.ends(3)
     assert sorted(entered) == [early, unrated]
     assert (ends[late].state, ends[late].refund, ends[late].unstarted) == ("ready", 1, 1)
