@@ -12,9 +12,10 @@ import pytest
 from evenflow.database_url import parse_url
 from evenflow.errors import DriverMissing, StoreRefused, StoreUnavailable
 from evenflow.ids import IdSource
+from evenflow.queues import Queue
 from evenflow.store import postgres as module
 from evenflow.store.advance import Claim, Want, advance
-from evenflow.store.control import admit
+from evenflow.store.control import admit, declare_queue
 from evenflow.store.engine import Row, drive
 from evenflow.store.enqueue import Enqueued, enqueue_steps
 from evenflow.store.open import open_engine
@@ -163,6 +164,17 @@ class TestADeadline:
 
 
 class TestOthersLocks:
+    def test_on_the_row_of_a_capped_queue_hold_up_its_claims(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        declare_queue(postgres_store, Queue("default", max_concurrency=1))
+        (job,) = scene.enqueue(new_job())
+        claim = Claim([Want("default", 0, 1)], 1, under_caps=True)
+        with callers_transaction(postgres_store) as other:
+            other.execute("select 1 from evenflow.queue for no key update")
+            with pytest.raises(StoreUnavailable):
+                advance(postgres_store, ALICE, (), claim, now=scene.now, deadline_s=0.3)
+        assert [claimed.id for claimed in scene.advance(ALICE, claim=claim).claimed] == [job]
+
     def test_on_the_first_rows_do_not_stop_a_claim(self, postgres_store: PostgresEngine) -> None:
         scene = Scene(postgres_store)
         jobs = scene.enqueue(*(new_job() for _ in range(10)))

@@ -44,6 +44,7 @@ LEASE_MARGIN = 0.8
 STUCK_GRACE_S = 2.0
 UNTIL_EMPTY_S = 0.005
 STOPPING_TRY_S = 0.2
+LATE_SAID_EVERY_S = 10.0
 # A call that we gave up on may still be carried out by the server: for so long we look for claims we do not know of.
 DOUBT_S = 120.0
 DOUBT_EVERY_S = 5.0
@@ -90,6 +91,8 @@ class Pump:
         self._serving = Serving(queues)
         self._bounds = Bounds()
         self._lateness = Lateness()
+        self._went_back = 0
+        self._late_said_at = float("-inf")
         self._waker = Waker(engine)
         registry = slots.registry
         self._gates = Gates(
@@ -357,10 +360,15 @@ class Pump:
 
     def _note_late(self) -> None:
         queues = [self._slots.late.popleft() for _ in range(len(self._slots.late))]
-        log.info(
-            "%d jobs went back: this process was too busy to start them in time for their rates", len(queues)
-        )
-        self._lateness.note(queues, self._options.concurrency, time.monotonic())
+        now = time.monotonic()
+        self._went_back += len(queues)
+        if now >= self._late_said_at + LATE_SAID_EVERY_S:
+            log.info(
+                "%d jobs went back: this process was too busy to start them in time for their rates",
+                self._went_back,
+            )
+            self._late_said_at, self._went_back = now, 0
+        self._lateness.note(queues, self._options.concurrency, now)
 
     def _rest(self, signals: Signals) -> None:
         """Wait for something to do."""
