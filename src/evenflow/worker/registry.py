@@ -16,6 +16,8 @@ from evenflow.store.retention import kept_us
 from evenflow.worker.builtin import BUILT_IN
 from evenflow.worker.outcome import Rules
 
+MOST_OVERRIDDEN = 1_000
+
 
 class PolicyLike(Protocol):
     """What a worker reads of a task's policy."""
@@ -66,6 +68,7 @@ class Registry:
         self._tasks = tasks
         self._settings = settings
         self._entries: dict[str | tuple[str, str], Entry] = {}
+        self._overridden: dict[tuple[str | tuple[str, str], str], Entry] = {}
         self._guarded = {queue.name: queue.breaker for queue in settings.queues if queue.breaker is not None}
         self.unknown = Rules(
             Retry(max_attempts=10_000),
@@ -85,7 +88,16 @@ class Registry:
             if task is None:
                 return None
             entry = self._entries[place] = self._built(task, job.queue)
-        return entry if job.options is None else _overridden(entry, job.options)
+        return entry if job.options is None else self._with_options(place, entry, job.options)
+
+    def _with_options(self, place: str | tuple[str, str], entry: Entry, options: str) -> Entry:
+        """The entry as a call's options change it. Most calls say the same, so what was made is kept for a while."""
+        found = self._overridden.get((place, options))
+        if found is None:
+            if len(self._overridden) >= MOST_OVERRIDDEN:
+                self._overridden.clear()
+            found = self._overridden[place, options] = _overridden(entry, options)
+        return found
 
     @property
     def declared(self) -> Declared:
