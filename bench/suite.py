@@ -16,6 +16,7 @@ from bench.snapshot import snapshot
 from bench.stores import Stores
 from bench.timing import spin_ms
 from bench.upkeep import upkeep_looks
+from bench.workflow import workflow
 
 BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
     "bulk": bulk,
@@ -27,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
     "flow": flow,
     "pickup": pickup,
     "delay": delay,
+    "workflow": workflow,
 }
 DISTURBED = 1.25
 

@@ -35,7 +35,7 @@ server_lifetime = {server_lifetime_s}
 server_reset_query =
 server_check_query =
 max_client_conn = 500
-ignore_startup_parameters = extra_float_digits
+ignore_startup_parameters = {ignored}
 """
 
 
@@ -50,10 +50,18 @@ class PgBouncer:
     ...     connect(bouncer.url("postgres"))
     """
 
-    def __init__(self, target: Mapping[str, str], *, pool_size: int = 4, server_lifetime_s: int = 5) -> None:
+    def __init__(
+        self,
+        target: Mapping[str, str],
+        *,
+        pool_size: int = 4,
+        server_lifetime_s: int = 5,
+        ignored: str = "extra_float_digits",
+    ) -> None:
         self._target = dict(target)
         self._pool_size = pool_size
         self._server_lifetime_s = server_lifetime_s
+        self._ignored = ignored
         self._scratch: Scratch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = Path()
@@ -123,6 +131,7 @@ class PgBouncer:
             folder=self._folder,
             pool_size=self._pool_size,
             server_lifetime_s=self._server_lifetime_s,
+            ignored=self._ignored,
         )
 
     def _wait_for_socket(self) -> None:

@@ -389,6 +389,7 @@ def test_stored_text_holds_no_raw_control_character_and_is_plain_json(value: Any
         (date, date(2026, 5, 1), '"2026-05-01"'),
         (timedelta, timedelta(minutes=1, seconds=30), "90"),
         (timedelta, timedelta(microseconds=1_500_000), "1.5"),
+        (timedelta, timedelta.max, "[86399999999999,999999]"),
         (Decimal, Decimal("1.10"), '"1.10"'),
         (set[str], {"b", "a"}, '["a","b"]'),
         (Order | Refund, Refund(7), '{"$evenflow":"as","t":"Refund","v":{"number":7}}'),

@@ -67,3 +67,21 @@ def test_log_lines_carry_the_run(caplog: pytest.LogCaptureFixture) -> None:
 def test_it_has_room_for_nothing_else() -> None:
     with pytest.raises(AttributeError):
         context().tenant = "bob"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (("%d of %d", 1, 2), "1 of 2"),
+        (("%(done)d done", {"done": 3}), "3 done"),
+        (("100 %",), "100 %"),
+        (("%d %s", 1), "%d %s (1,)"),
+    ],
+)
+def test_a_log_line_is_kept_as_loggers_write_it_and_never_fails_the_body(
+    given: tuple[Any, ...], kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("evenflow.task"), "disabled", True)
+    lines: list[tuple[str, str]] = []
+    context(say=lambda level, line: lines.append((level, line))).log.info(*given)
+    assert lines == [("INFO", kept)]

@@ -71,6 +71,7 @@ def test_both_names_of_postgresql_give_the_same_address(scheme: str, rest: str) 
         ("postgresql://db/my jobs", "without blanks or NUL"),
         ("postgresql:jobs", "expected postgresql://"),
         ("postgresql://db:70000/jobs", "a port from 1 to 65535"),
+        ("postgresql://bob:p@ss@db/jobs", "write %40"),
         ("postgresql+psycopg://db/jobs", "drop '+psycopg'"),
         ("jobs.db", "expected a database URL"),
         ("host=db user=bob", "expected a database URL"),

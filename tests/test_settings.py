@@ -111,6 +111,7 @@ def test_a_malformed_variable_is_a_mistake_that_names_it(variable: str, text: st
         ({"schema": 'x"; drop'}, "schema: expected"),
         ({"require_signed": True}, "require_signed needs signing_keys"),
         ({"signing_keys": "short"}, "signing_keys: "),
+        ({"signing_keys": 5}, "signing_keys: expected a secret, a list of secrets, or secrets by key id, got int"),
         ({"signing_keys": {}}, "signing_keys: expected at least one"),
         ({"signing_keys": {"a": "k" * 16, "b": "weak"}, "require_signed": True}, "signing_keys: "),
         ({"require_signed": "yes", "signing_keys": "k" * 16}, "require_signed: expected True or False"),

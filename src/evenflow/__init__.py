@@ -2,14 +2,19 @@
 
 from evenflow.app import Evenflow
 from evenflow.client.handle import Job
+from evenflow.client.run import Run
 from evenflow.client.schedules import Schedule
+from evenflow.client.step import Step
 from evenflow.client.task import Task
+from evenflow.client.workflow import Workflow
+from evenflow.conditions import Conditional
 from evenflow.context import Context
 from evenflow.errors import (
     ConfigError,
     DuplicateJob,
     EnqueueError,
     EvenflowError,
+    EventTimeout,
     JobCancelled,
     JobExpired,
     JobFailed,
@@ -17,6 +22,8 @@ from evenflow.errors import (
     PayloadError,
     QueueFull,
     ResultTimeout,
+    RunCancelled,
+    RunFailed,
     ScheduleNotFound,
     StoreError,
     UnknownQueue,
@@ -36,6 +43,7 @@ __all__ = [
     "Breaker",
     "Cancel",
     "Concurrency",
+    "Conditional",
     "ConfigError",
     "Context",
     "DuplicateJob",
@@ -43,6 +51,7 @@ __all__ = [
     "Evenflow",
     "EvenflowError",
     "Event",
+    "EventTimeout",
     "Fail",
     "Job",
     "JobCancelled",
@@ -58,12 +67,17 @@ __all__ = [
     "ResultTimeout",
     "Retention",
     "Retry",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
     "Schedule",
     "ScheduleNotFound",
     "Snooze",
     "State",
+    "Step",
     "StoreError",
     "Task",
     "Unique",
     "UnknownQueue",
+    "Workflow",
 ]

@@ -5,18 +5,20 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
+from evenflow.checks import some_seconds, whole
 from evenflow.client.app import Client
-from evenflow.errors import EvenflowError, LeaseLost
+from evenflow.errors import ConfigError, EvenflowError, LeaseLost
 from evenflow.services.dispatcher import Dispatcher
 from evenflow.services.keeper import Keeper, Service
 from evenflow.services.pruner import Pruner
 from evenflow.services.rescuer import Rescuer
 from evenflow.services.scheduler import Scheduler
+from evenflow.services.spacer import Spacer
 from evenflow.store.open import AnyEngine, open_engine
 from evenflow.store.signals import settle_wakers
 from evenflow.worker.local import LocalWorker
 from evenflow.worker.patience import when_available
-from evenflow.worker.pump import PumpOptions, Stop
+from evenflow.worker.pump import MOST_SLOTS, PumpOptions, Stop
 from evenflow.worker.serving import QueueList
 
 
@@ -45,8 +47,8 @@ class Evenflow(Client):
         body that kills the process takes the worker with it (its jobs are rescued by the next one). A database that
         is away is waited for, as `Resilience` says.
         """
-        self._await_database(threading.Event())
         options = self._pump_options(concurrency, max_claim_batch, shutdown_timeout, until_empty)
+        self._await_database(threading.Event())
         with self._local_worker(queues, options, services) as worker:
             worker.run()
 
@@ -55,12 +57,12 @@ class Evenflow(Client):
         shutdown_timeout: float = 30.0, services: bool = True,
     ) -> None:  # fmt: skip
         """`run_worker` beside other coroutines, on threads of its own; cancelling it stops the worker gracefully."""
+        options = self._pump_options(concurrency, max_claim_batch, shutdown_timeout, until_empty)
         is_cancelled = threading.Event()
         try:
             await asyncio.to_thread(self._await_database, is_cancelled)
         finally:
             is_cancelled.set()
-        options = self._pump_options(concurrency, max_claim_batch, shutdown_timeout, until_empty)
         with self._local_worker(queues, options, services) as worker:
             running = asyncio.ensure_future(asyncio.to_thread(worker.run))
             try:
@@ -80,6 +82,13 @@ class Evenflow(Client):
     def _pump_options(
         self, concurrency: int, max_claim_batch: int, shutdown_timeout: float, until_empty: bool
     ) -> PumpOptions:
+        mistakes = [
+            *whole("concurrency", concurrency, 1, MOST_SLOTS),
+            *whole("max_claim_batch", max_claim_batch, 0, MOST_SLOTS),
+            *some_seconds("shutdown_timeout", shutdown_timeout),
+        ]
+        if mistakes:
+            raise ConfigError(mistakes)
         return PumpOptions(
             concurrency,
             max_claim_batch,
@@ -92,6 +101,8 @@ class Evenflow(Client):
     def _local_worker(
         self, queues: Iterable[str] | None, options: PumpOptions, services: bool
     ) -> Iterator[LocalWorker]:
+        if isinstance(queues, str):  # one name would be taken for the names of its letters
+            raise ConfigError(f"queues: expected a list of names, got {queues!r}; write [{queues!r}]")
         served = QueueList.parse(list(queues) if queues is not None else self.served_queues())
         engine = self._own_engine(pool_size=1)
         services_engine = self._own_engine(pool_size=2) if services else None
@@ -104,6 +115,8 @@ class Evenflow(Client):
             options,
             announce=self._producer.waker.announce_ends,
             hooks=self.hooks,
+            conditions=self.conditions,
+            journal=self.journal,
         )
 
         def on_death(_: str, error: BaseException) -> None:
@@ -149,5 +162,6 @@ class Evenflow(Client):
             Scheduler(engine, self.schedules),
             Rescuer(engine, self.settings),
             Pruner(engine),
+            Spacer(engine),
         ]
         return Keeper(services, engine, self.settings, on_death)

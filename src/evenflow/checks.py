@@ -3,6 +3,7 @@
 Each returns a list with one mistake or none, so that callers can collect them all before they raise.
 """
 
+import math
 from typing import TypeGuard
 
 
@@ -25,6 +26,17 @@ def whole(
         return []
     span = f"of {low:,} or more" if high is None else f"from {low:,} to {high:,}"
     return [f"{what}: expected a whole number {span}, got {value!r}{'; ' + advice if advice else ''}"]
+
+
+def some_seconds(what: str, value: object) -> list[str]:
+    """A finite number of seconds, 0 or more.
+
+    >>> some_seconds("shutdown_timeout", float("nan"))
+    ['shutdown_timeout: expected a number of seconds, 0 or more, got nan']
+    """
+    if isinstance(value, int | float) and 0 <= value < math.inf:
+        return []
+    return [f"{what}: expected a number of seconds, 0 or more, got {value!r}"]
 
 
 def one_of(what: str, value: object, words: tuple[str, ...]) -> list[str]:

@@ -1,9 +1,13 @@
-"""The context of a run: what a body may know about its job, and say about its progress."""
+"""The context of a run: what a body may know about its job, say about its progress, and remember between attempts."""
 
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
+
+from evenflow.codec import Reference
+from evenflow.durable import Durable, Journal
+from evenflow.durations import Duration
 
 Report = Callable[[Mapping[str, Any]], None]
 Say = Callable[[str, str], None]
@@ -20,8 +24,16 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
         """Log a line, as any logger does."""
         super().log(level, msg, *args, **kwargs)
         if self._say is not None and level >= logging.INFO:
-            text = str(msg)
-            self._say(logging.getLevelName(level), text % args if args else text)
+            self._say(logging.getLevelName(level), _message(level, msg, args))
+
+
+def _message(level: int, msg: object, args: tuple[object, ...]) -> str:
+    """The line as loggers write it. One that does not fit its arguments fails no job: logging has complained already."""
+    record = logging.LogRecord("", level, "", 0, msg, args, None)
+    try:
+        return record.getMessage()
+    except Exception:
+        return f"{msg} {args}"
 
 
 class Context:
@@ -39,6 +51,7 @@ class Context:
 
     __slots__ = (
         "_cancel_why",
+        "_durable",
         "_report",
         "attempt",
         "deadline",
@@ -47,6 +60,8 @@ class Context:
         "job_id",
         "log",
         "queue",
+        "run_id",
+        "step_name",
         "task",
     )
 
@@ -62,7 +77,14 @@ class Context:
         deadline: datetime | None = None,
         report: Report | None = None,
         say: Say | None = None,
+        journal: Journal | None = None,
+        is_async: bool = False,
+        run_id: str | None = None,
+        step_name: str | None = None,
     ) -> None:
+        self.run_id = run_id
+        self.step_name = step_name
+        self._durable = Durable(journal, is_async=is_async)
         self.job_id = job_id
         self.task = task
         self.attempt = attempt
@@ -92,3 +114,39 @@ class Context:
         """Say how far the work is; stored about once a second and shown with the job."""
         if self._report is not None:
             self._report({"done": done, "total": total, "note": note})
+
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function once, over all attempts of this job: its result is stored, and later attempts get it from
+        there. Each step of a body needs a name of its own. Awaited in coroutines.
+
+        >>> def order(ctx: Context, item: str) -> str:
+        ...     paid = ctx.step("pay", pay, item)      # not paid again when what follows fails
+        ...     return ctx.step("ship", ship, item, paid)
+        """
+        return self._durable.step(name, function, args, kwargs)
+
+    def sleep(self, time: Duration, *, name: str | None = None) -> Any:
+        """Go on after this time, without a slot meanwhile: the body is entered again, and what it did in steps is not
+        done again. Uses no attempt. Awaited in coroutines."""
+        return self._durable.sleep(time, name)
+
+    def wait_event(self, name: str, timeout: Duration | None = None) -> Any:
+        """The payload of the next event of this name (`app.emit`) since the job was made, waited for without a slot.
+        Raises `EventTimeout` where none comes in time. Awaited in coroutines."""
+        return self._durable.wait_event(name, timeout)
+
+    def add_step(
+        self, task: Any, /, *args: Any, name: str | None = None, after: Any = (), kwargs: Mapping[str, Any] | None = None,
+        **named: Any,
+    ) -> Any:  # fmt: skip
+        """In a step of a workflow: add a step to the run. Whoever waits for this step waits for that one as well.
+        Adding it again in a later attempt changes nothing. The id of its job. Awaited in coroutines."""
+        return self._durable.add_step(task, args, {**named, **(kwargs or {})}, name, after)
+
+    def output(self, name: str) -> Reference:
+        """The result of another step of this run, as an argument for `add_step`, which then waits for it."""
+        return Reference(name)
+
+    def spread(self) -> int:
+        """For the built-in task of a fan-out."""
+        return self._durable.spread()

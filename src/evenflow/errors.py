@@ -14,8 +14,11 @@ One tree; messages say what was expected, what came and what to do. Imports noth
     ├── ScheduleNotFound (LookupError)  no schedule has this key
     ├── JobEnded                        a job ended without a result (.job, .error)
     │   ├── JobFailed
+    │   │   └── RunFailed               a run of a workflow failed
     │   ├── JobExpired
     │   └── JobCancelled
+    │       └── RunCancelled            a run of a workflow was cancelled
+    ├── EventTimeout (TimeoutError)     the event that a body waits for did not come
     ├── ResultTimeout (TimeoutError)    the wait is over, the job is not
     ├── StoreError                      the database said no
     │   ├── StoreUnavailable            try again
@@ -58,7 +61,10 @@ class Code(StrEnum):
     BREAKER_OPEN = "BREAKER_OPEN"
     SIGNATURE_INVALID = "SIGNATURE_INVALID"
     WORKFLOW_CONDITION_EVALUATION_ERROR = "WORKFLOW_CONDITION_EVALUATION_ERROR"
+    WORKFLOW_CONDITION_SKIPPED = "WORKFLOW_CONDITION_SKIPPED"
     WORKFLOW_DEPENDENCY_FAILED = "WORKFLOW_DEPENDENCY_FAILED"
+    WORKFLOW_STEP_FAILED = "WORKFLOW_STEP_FAILED"
+    WORKFLOW_SUCCESS_CASE_NOT_MET = "WORKFLOW_SUCCESS_CASE_NOT_MET"
 
 
 class EvenflowError(Exception):
@@ -149,6 +155,18 @@ class JobExpired(JobEnded):
 
 class JobCancelled(JobEnded):
     """The job ended `cancelled`, `skipped` or `discarded`: somebody, or a rule, decided against it."""
+
+
+class RunFailed(JobFailed):
+    """The run of a workflow ended `failed`. `.job` is the run; `run.steps()` tells which step, `run.retry()` tries again."""
+
+
+class RunCancelled(JobCancelled):
+    """The run of a workflow was cancelled. `.job` is the run. Start it anew if the work is still wanted."""
+
+
+class EventTimeout(EvenflowError, TimeoutError):
+    """`ctx.wait_event(…, timeout=…)`: no such event came in time. Catch it where that is an answer too."""
 
 
 class ResultTimeout(EvenflowError, TimeoutError):

@@ -6,6 +6,9 @@ from typing import Any, Literal
 import msgspec
 
 FOREVER_US = 2**60  # later than any date: kept until somebody deletes it
+NEVER_US = (
+    250_000_000_000_000_000  # a date that is never reached: a step whose parents are open, a wait without end
+)
 MAX_CRASHES = 3
 
 
@@ -80,7 +83,7 @@ class Limit(msgspec.Struct, frozen=True):
     start_us: int | None = None
 
 
-class NewJob(msgspec.Struct, frozen=True):
+class NewJob(msgspec.Struct, frozen=True, gc=False):
     """A job before it has an id: everything that enqueue writes.
 
     Its unique key stays taken for `unique_for_us` at least. Where an open job has the key, and this one `replaces`, that
@@ -104,6 +107,26 @@ class NewJob(msgspec.Struct, frozen=True):
     unique_for_us: int | None = None
     replaces: bool = False
     max_wait_us: int | None = None
+    waits: bool = False
+
+
+class ParentEnd(msgspec.Struct, frozen=True):
+    """A parent of a workflow's step as the step finds it: its result is text, and None where it did not succeed."""
+
+    name: str
+    state: str | None
+    result: str | None = None
+
+
+class StepInputs(msgspec.Struct, frozen=True):
+    """What a workflow's step needs to start, beyond its job."""
+
+    run_state: str
+    workflow: str
+    step: str
+    run_when: str | None
+    skip_when: str | None
+    parents: list[ParentEnd]
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
@@ -127,12 +150,14 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     signature: str | None
     headers: str | None
     options: str | None
+    run_id: int | None = None
+    inputs: StepInputs | None = None
 
 
 class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How one run ended: the only record a worker writes about it.
 
-    `state` is an end, or `ready`/`scheduled` where the job goes back. `refund` is 1 where the attempt was not used,
+    `state` is an end, or `ready`, `scheduled` or `waiting` where the job goes back. `refund` is 1 where the attempt was not used,
     `crashed` is 1 where the process of an isolated body died, `unstarted` is 1 where the body was never entered: what its
     rates were charged is given back.
     """
@@ -146,6 +171,7 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     crashed: int = 0
     result: str | None = None
     error: str | None = None
+    waits_for_event: bool = False
     unstarted: int = 0
 
 

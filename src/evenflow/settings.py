@@ -280,9 +280,12 @@ def _schema_mistakes(schema: object) -> list[str]:
     return [f"schema: {expected}, got {schema!r}"]
 
 
-def _signing_mistakes(signing_keys: SigningKeys | None) -> list[str]:
+def _signing_mistakes(signing_keys: Any) -> list[str]:
     if signing_keys is None:
         return []
+    if not isinstance(signing_keys, str | bytes | Sequence | Mapping):
+        expected = "a secret, a list of secrets, or secrets by key id"
+        return [f"signing_keys: expected {expected}, got {type(signing_keys).__name__}"]
     try:
         KeyRing.build(signing_keys)
     except ConfigError as wrong:

@@ -70,3 +70,15 @@ class RetryLater(Signal):
     def __init__(self, seconds: Duration) -> None:
         super().__init__(seconds)
         self.delay_us = duration_us(seconds)
+
+
+class Suspend(BaseException):
+    """A body lets go of its slot until a moment; it is entered again then. Raised by `ctx.sleep` and `ctx.wait_event`.
+
+    No Exception, so that a body's `except Exception` cannot take it for an error. Let it through.
+    """
+
+    def __init__(self, until_us: int, *, waits_for_event: bool = False) -> None:
+        super().__init__(until_us)
+        self.until_us = until_us
+        self.waits_for_event = waits_for_event

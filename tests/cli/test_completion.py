@@ -46,7 +46,7 @@ def test_bash_completes_with_the_script() -> None:
         check=True,
         timeout=60,
     )
-    assert set(done.stdout.split()) == {"worker", "workers"}
+    assert set(done.stdout.split()) == {"worker", "workers", "workflow", "workflows"}
 
 
 def completions(words: str, place: int) -> set[str]:

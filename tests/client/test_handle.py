@@ -275,6 +275,16 @@ def test_cancel_ends_a_waiting_job_at_once(app: Evenflow) -> None:
     assert job.refresh().attempt == 0
 
 
+def test_words_of_operators_are_stored_whatever_they_hold(app: Evenflow) -> None:
+    job = app.task(name="page")(_page).enqueue(1)
+    assert job.cancel("cut\0off \ud800") is True
+    error = job.refresh().error
+    assert error is not None and error.message == "cut\\0off ?"
+    app.pause("mail", who="\0", why="\udfff")
+    app.pause(task="charge", who="\0", why="\udfff")
+    assert [(gate.shut_by, gate.shut_why) for gate in app.paused_tasks()] == [("\\0", "?")]
+
+
 def test_a_waiter_is_told_at_once_when_its_job_is_cancelled(app: Evenflow) -> None:
     job = app.task(name="page")(_page).enqueue(1)
     ends: list[BaseException] = []

@@ -120,6 +120,17 @@ async def test_aenqueue_stores_a_job_that_a_worker_runs(app: Evenflow) -> None:
     assert await job.aresult(timeout=0) == 3
 
 
+def test_a_named_argument_may_be_called_self(app: Evenflow) -> None:
+    def named(**values: int) -> dict[str, int]:
+        return values
+
+    task = app.task(named)
+    assert task(self=1) == {"self": 1}
+    jobs = [task.enqueue(self=2), *task.enqueue_many([{"self": 3}])]
+    drain(app)
+    assert [job.result(timeout=5) for job in jobs] == [{"self": 2}, {"self": 3}]
+
+
 def test_coroutines_run_too(app: Evenflow) -> None:
     @app.task
     async def double(number: int) -> int:

@@ -199,6 +199,15 @@ async def test_a_plain_connection_may_be_used_by_aenqueue(app: Evenflow, engine_
     assert job != kept
 
 
+async def test_a_connection_in_pipeline_mode_may_be_used(postgres_app: Evenflow, postgres_url: str) -> None:
+    task = task_of(postgres_app)
+    with psycopg.connect(postgres_url) as connection, connection.pipeline():
+        first = task.enqueue(1, connection=connection)
+    async with await psycopg.AsyncConnection.connect(postgres_url) as awaited, awaited.pipeline():
+        second = await task.aenqueue(2, connection=awaited)
+    assert sorted(job.id for job in postgres_app.jobs()) == [first.id, second.id]
+
+
 def test_a_unique_key_of_the_open_transaction_is_held(app: Evenflow, engine_url: str) -> None:
     task: Task[..., int, int] = app.task(name="echo", unique=Unique("value"))(echo)
     app.migrate()
@@ -393,6 +402,17 @@ def test_a_connection_to_another_database_is_explained(
         with pytest.raises(SchemaMissing, match="pass a connection to the app's own database"):
             task_of(postgres_app).enqueue(1, connection=caller.connection)
         caller.rollback()
+
+
+def test_a_connection_to_tables_of_an_older_release_is_explained(app: Evenflow, engine_url: str) -> None:
+    app.migrate()
+    is_sqlite = engine_url.startswith("sqlite")
+    with (with_sqlite3() if is_sqlite else with_psycopg())(engine_url) as caller:
+        table = "evenflow_job" if is_sqlite else "evenflow.job"
+        caller.execute(f"alter table {table} rename column limits to not_there_yet")
+        caller.commit()
+        with pytest.raises(SchemaMissing, match="not this version's"):
+            task_of(app).enqueue(1, connection=caller.connection)
 
 
 async def test_an_awaited_connection_to_another_database_is_explained(

@@ -74,7 +74,7 @@ def test_alternatives_to_turns_are_named_with_when_they_are_enough() -> None:
 @pytest.mark.parametrize("name", ["README.md", "docs/status.md"])
 def test_what_is_not_there_yet_is_said(name: str) -> None:
     section = all_pages()[name].section("What is not there yet")
-    for part in ("orkflows", "ashboard", "Django backend"):
+    for part in ("ashboard", "Django backend"):
         assert part in section
 
 

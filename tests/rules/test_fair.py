@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenflow.rules.fair import (
+    TOLERANCE,
+    Respacing,
     TurnLine,
     advanced,
     grouped_turns,
     is_forgettable,
+    is_misplaced,
     step_of,
     time_cost,
 )
@@ -246,3 +249,111 @@ def test_a_row_is_kept_while_it_pushes_the_next_job_back() -> None:
 
 def test_v_stays_when_older_turns_are_claimed() -> None:
     assert (advanced(5.0, []), advanced(5.0, [3.0]), advanced(5.0, [3.0, 9.0])) == (5.0, 5.0, 9.0)
+
+
+COSTS = st.sampled_from([0.1, 0.5, 1.0, 3.0, 10.0])
+# ("admit", group, jobs), ("claim", _, jobs), ("learn", group, cost), ("respace", group, jobs of one batch)
+SPACED = st.lists(
+    st.one_of(
+        st.tuples(st.just("admit"), st.sampled_from("abc"), st.integers(1, 8)),
+        st.tuples(st.just("claim"), st.just("a"), st.integers(1, 6)),
+        st.tuples(st.just("learn"), st.sampled_from("abc"), COSTS),
+        st.tuples(st.just("respace"), st.sampled_from("abc"), st.integers(1, 5)),
+    ),
+    max_size=60,
+)
+
+
+class Spaced:
+    """A line under `time` whose groups are respaced in batches, with anything between them."""
+
+    def __init__(self) -> None:
+        self.line = TurnLine("time")
+        self.steps: dict[str, float] = {}
+        self.under_way: dict[str, Respacing] = {}
+        self.claimed: list[int] = []
+        self._ids = count(1)
+
+    def act(self, kind: str, group: str, number: float) -> None:
+        match kind:
+            case "admit":
+                jobs = [next(self._ids) for _ in range(int(number))]
+                self.line.admit(jobs, group=group, now=0, step=self.steps.get(group, 1.0))
+            case "claim":
+                self.claimed += self.line.claim(int(number))
+            case "learn":
+                self.steps[group] = number
+            case _:
+                self.respace(group, int(number))
+
+    def respace(self, group: str, top: int) -> None:
+        begun = self.under_way.pop(group, None)
+        if begun is None and group in self.line.steps:
+            begun = self.line.begin_respacing(group, self.steps.get(group, 1.0))
+        if begun is not None and (left := self.line.respace(group, begun, top)) is not None:
+            self.under_way[group] = left
+
+
+@given(SPACED)
+def test_respacing_keeps_the_order_inside_a_group_whatever_comes_between_its_batches(
+    acts: list[tuple[str, str, float]],
+) -> None:
+    spaced, owner = Spaced(), dict[int, str]()
+    for act in acts:
+        spaced.act(*act)
+        owner |= spaced.line.groups
+    spaced.act("claim", "a", 10_000)
+    for group in "abc":
+        mine = [job for job in spaced.claimed if owner[job] == group]
+        assert mine == sorted(mine)
+
+
+@given(SPACED)
+def test_respacing_puts_no_job_into_the_past_and_the_tail_behind_the_last_one(
+    acts: list[tuple[str, str, float]],
+) -> None:
+    spaced = Spaced()
+    for kind, group, number in acts:
+        spaced.act(kind, group, number)
+        line = spaced.line
+        assert all(turn > line.v or kind == "claim" for turn in line.turns.values())
+        for job, turn in line.turns.items():
+            assert turn <= line.tails[line.groups[job]] * (1 + 1e-9)
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 5, 10, 30, 100]), min_size=2, max_size=5),
+    st.integers(0, 40),
+    st.integers(1, 400),
+    st.integers(1, 7),
+)
+def test_groups_of_a_backlog_from_before_get_equal_time_once_it_is_respaced(
+    costs: list[int], claimed_before: int, top: int, claims: int
+) -> None:
+    """From the moment at which the costs are known: what is claimed while batches run is made up for."""
+    line, owner, mean = TurnLine("time"), dict[int, int](), sum(costs) / len(costs)
+    for group in range(len(costs)):
+        jobs = range(group * 10_000, group * 10_000 + 600)
+        line.admit(jobs, group=str(group), now=0)
+        owner |= dict.fromkeys(jobs, group)
+    line.claim(claimed_before)
+    steps = [step_of(cost=time_cost(cost, mean)) for cost in costs]
+    for group, step in enumerate(steps):
+        left = line.begin_respacing(str(group), step)
+        while left is not None:
+            left = line.respace(str(group), left, top)
+    spent: Counter[int] = Counter()
+    while min(600 - spent[group] // cost for group, cost in enumerate(costs)) > 60:
+        for job in line.claim(claims):
+            spent[owner[job]] += costs[owner[job]]
+    shares = [spent[group] for group in range(len(costs))]
+    assert max(shares) - min(shares) <= 3 * max(costs) + TOLERANCE * mean + (TOLERANCE - 1) * max(shares)
+
+
+@given(st.floats(0.001, 1000), st.floats(0.001, 1000))
+def test_what_is_misplaced_is_so_in_both_directions(placed: float, step: float) -> None:
+    ratio = max(placed / step, step / placed)
+    if ratio > TOLERANCE * 1.001:
+        assert is_misplaced(placed, step)
+    elif ratio < TOLERANCE / 1.001:
+        assert not is_misplaced(placed, step)

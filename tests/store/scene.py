@@ -21,7 +21,7 @@ DAY = 86_400 * SECOND
 ALICE, BOB = 101, 102
 FIRST_ID = 1_000
 CRASH = JobError("WORKER_CRASHED", "gone", class_name="ProcessExitError")
-TRUTHS = ("awaited", "fails_on_crash")
+TRUTHS = ("awaited", "fails_on_crash", "is_timed")
 Columns = dict[str, Any]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from evenflow.job import JobError
 from evenflow.queues import Queue
+from evenflow.rules.fair import COST_MEMORY
 from evenflow.settings import Retention
 from evenflow.store.control import (
     admit,
@@ -87,6 +88,18 @@ class TestExpiry:
         kept = scene.kept(job)
         assert (kept["state"], kept["finished_at"]) == ("expired", scene.now)
         assert (kept["expires_at"], kept["attempt"], kept["payload"]) == (scene.now + 7 * DAY, 0, "[1]")
+        assert [error["code"] for error in json.loads(kept["errors"])] == ["TASK_EXPIRED"]
+
+    def test_stands_after_the_errors_of_earlier_attempts(self, scene: Scene) -> None:
+        scene.enqueue(new_job(max_attempts=2, good_until=scene.now + 5))
+        (job,) = scene.claim()
+        scene.finish(job, "scheduled", run_at=scene.now + 9, error='{"code":"FIRST","message":"x"}')
+        scene.now += 5
+        assert expire(scene.engine, KEEP, now=scene.now) == [job.id]
+        assert [error["code"] for error in json.loads(scene.kept(job.id)["errors"])] == [
+            "FIRST",
+            "TASK_EXPIRED",
+        ]
 
     @pytest.mark.parametrize("state", ["arriving", "scheduled", "waiting", "blocked", "overflow", "ready"])
     def test_ends_a_job_that_has_not_started(self, scene: Scene, state: str) -> None:
@@ -354,12 +367,33 @@ class TestCosts:
         assert self.mean(scene, "mail") == 200.0
         assert {row["updated_at"] for row in rows_of(scene.engine, "group_cost")} == {scene.now}
 
-    def test_move_a_fifth_of_the_way_with_each_report(self, scene: Scene) -> None:
+    def test_are_the_mean_of_the_first_runs_however_they_were_reported(self, scene: Scene) -> None:
+        declare_queue(scene.engine, Queue("mail", fair="time"))
+        learn_costs(scene.engine, {("mail", "a"): (1, 100)}, now=scene.now)
+        learn_costs(scene.engine, {("mail", "a"): (3, 900)}, now=scene.now + 1)
+        assert self.costs(scene) == {("mail", "a"): pytest.approx(250.0)}
+
+    def test_follow_the_last_runs_when_there_were_many(self, scene: Scene) -> None:
+        declare_queue(scene.engine, Queue("mail", fair="time"))
+        learn_costs(scene.engine, {("mail", "a"): (10 * COST_MEMORY, 1000 * COST_MEMORY)}, now=scene.now)
+        learn_costs(scene.engine, {("mail", "a"): (1, 100 + COST_MEMORY)}, now=scene.now + 1)
+        assert self.costs(scene) == {("mail", "a"): pytest.approx(101.0)}
+        learn_costs(scene.engine, {("mail", "a"): (COST_MEMORY, 700 * COST_MEMORY)}, now=scene.now + 2)
+        assert self.costs(scene) == {("mail", "a"): pytest.approx(700.0)}
+
+    def test_of_a_queue_move_a_fifth_of_the_way_with_each_report(self, scene: Scene) -> None:
         declare_queue(scene.engine, Queue("mail", fair="time"))
         learn_costs(scene.engine, {("mail", "a"): (1, 100)}, now=scene.now)
         learn_costs(scene.engine, {("mail", "a"): (1, 200)}, now=scene.now + 1)
-        assert self.costs(scene) == {("mail", "a"): pytest.approx(120.0)}
         assert self.mean(scene, "mail") == pytest.approx(120.0)
+
+    def test_have_a_unit_that_stays_until_the_mean_is_far_from_it(self, scene: Scene) -> None:
+        declare_queue(scene.engine, Queue("mail", fair="time"))
+        units = []
+        for spent in (100, 1000, 5000):
+            learn_costs(scene.engine, {("mail", "a"): (1, spent)}, now=scene.now)
+            units += [row["unit_us"] for row in rows_of(scene.engine, "queue")]
+        assert units == [100.0, 100.0, pytest.approx(self.mean(scene, "mail"))]
 
     def test_of_no_runs_teach_nothing(self, scene: Scene) -> None:
         declare_queue(scene.engine, Queue("mail", fair="time"))

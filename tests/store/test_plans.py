@@ -9,17 +9,19 @@ import psycopg
 import pytest
 
 from evenflow.job import Claimed, JobError, JudgedEnd, Verdict
+from evenflow.rules.fair import Respacing
 from evenflow.schedule import StoredSchedule
 from evenflow.settings import Retention
 from evenflow.store import gates, schedules
 from evenflow.store.advance import Bound, Claim, Want, advance, start
-from evenflow.store.control import admit, expire, retry, withdraw
+from evenflow.store.control import admit, expire, learn_costs, retry, withdraw
 from evenflow.store.engine import Parameters, Row
 from evenflow.store.enqueue import enqueue_steps
 from evenflow.store.leases import beat, free_expired_claims, rescue, save_progress
 from evenflow.store.migrate import migrate
 from evenflow.store.postgres import PostgresEngine
 from evenflow.store.reads import Filter, ended_among, find, page
+from evenflow.store.spacing import _move
 from evenflow.store.sqlite import SqliteEngine
 from evenflow.store.statements import Statement, load_units
 from evenflow.store.upkeep import turn_partitions
@@ -118,6 +120,12 @@ def parameters_of(unit: str) -> dict[str, Any]:
             note.calls.append(
                 next(schedules._fire_steps(stored_schedule(), [], START, CountedIds(), None, START))
             )
+        case "learn_costs":
+            learn_costs(note, {("default", f"g{number}"): (1, 100) for number in range(20)}, now=START)
+        case "stretch_jobs" | "close_up_jobs":
+            key = {"queue": "default", "priority": 0, "group_key": "g1"}
+            tail = 2.0 if unit == "stretch_jobs" else 0.5
+            note.calls += [next(_move(key, Respacing.begun(1.0, 100.0, 1.0, tail), 100.0, 1000))]
         case "find_duplicates":
             steps = enqueue_steps(jobs, CountedIds(), now=START)
             next(steps)
@@ -163,6 +171,9 @@ WALKS: dict[str, str | None] = {
     "set_aside": "job_ready",
     "release_gated": "job_gated",
     "elect_probe": "job_gated",
+    "learn_costs": None,
+    "stretch_jobs": "job_timed",
+    "close_up_jobs": "job_timed",
 }
 
 
@@ -228,7 +239,9 @@ class TestOnPostgres:
         assert [node["Node Type"] for node in of_all if "Index Cond" not in node] == []
 
     @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-    @pytest.mark.parametrize("unit", ["advance", "admit", "expire", "list_live", "list_history"])
+    @pytest.mark.parametrize(
+        "unit", ["advance", "admit", "expire", "list_live", "list_history", "stretch_jobs", "close_up_jobs"]
+    )
     def test_a_backlog_is_never_sorted(
         self, connection: "psycopg.Connection[Row]", unit: str, mode: str
     ) -> None:

@@ -28,6 +28,25 @@ def test_a_pooler_is_recognised_and_statements_are_not_prepared(pgbouncer_store:
         assert session.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
 
 
+def test_a_pooler_that_ignores_our_options_is_found_out_by_what_it_loses(
+    pgbouncer: PgBouncer, postgres_database: str
+) -> None:
+    with PgBouncer(pgbouncer._target, ignored="extra_float_digits,options") as silent:
+        engine = PostgresEngine(silent.url(postgres_database))
+        assert prepare(engine) == []  # a connection by now, and not refused
+        assert not engine._has_pooler
+
+        def work(number: int) -> None:
+            ids = IdSource()
+            for _ in range(20):  # a driver prepares what it has run five times, on whichever session it was
+                drive(engine, enqueue_steps([new_job(group=f"g{number}")], ids))
+                check_schema(engine)
+
+        in_threads(4, work)
+        assert counts(engine) == {"default": {"ready": 80}}
+        engine.close()
+
+
 def test_a_server_without_a_pooler_is_not_taken_for_one(postgres_store: PostgresEngine) -> None:
     counts(postgres_store)
     assert not postgres_store._has_pooler

@@ -133,7 +133,9 @@ def test_a_caller_s_open_transaction_is_waited_for_and_then_reported(
     migrate(engine)
     caller = sqlite3.connect(folder / "evenflow.db", isolation_level=None)
     caller.execute("begin immediate")
-    with pytest.raises(StoreUnavailable, match=r"SQLite: database is locked \(SQLITE_BUSY\)"):
+    with pytest.raises(
+        StoreUnavailable, match=r"SQLite: database is locked \(SQLITE_BUSY\); another program keeps"
+    ):
         Scene(engine).enqueue(new_job())
     caller.execute("rollback")
     caller.close()
@@ -172,6 +174,27 @@ def test_a_closed_engine_opens_again_when_it_is_used(sqlite_store: SqliteEngine)
     sqlite_store.close()
     sqlite_store.close()
     assert counts(sqlite_store) == {"default": {"ready": 1}}
+
+
+def test_two_names_of_one_file_share_one_lock(sqlite_store: SqliteEngine, folder: Path) -> None:
+    (folder / "link.db").symlink_to("evenflow.db")
+    linked = SqliteEngine(str(folder / "link.db"))
+    assert counts(linked) == {}
+    assert not (folder / "link.db.lock").exists()
+    assert linked.path == sqlite_store.path
+    linked.close()
+
+
+def test_a_file_stays_the_same_when_the_working_folder_changes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder)
+    engine = SqliteEngine("here.db")
+    monkeypatch.chdir(folder / "elsewhere")  # as a program does that becomes a daemon
+    migrate(engine)
+    assert (folder / "here.db").exists() and list((folder / "elsewhere").iterdir()) == []
+    engine.close()
 
 
 def test_a_file_is_private_to_its_owner(sqlite_store: SqliteEngine, folder: Path) -> None:
@@ -291,13 +314,18 @@ def test_a_folder_that_does_not_exist_is_named(folder: Path) -> None:
     )
 
 
+def test_a_file_that_cannot_be_made_is_named(folder: Path) -> None:
+    path = folder / ("x" * 300)  # longer than a name may be
+    assert message(lambda: counts(SqliteEngine(str(path)))) == (
+        f"SQLite: the file '{path}' cannot be made: File name too long; choose another place"
+    )
+
+
 def test_a_folder_in_place_of_the_file_is_named(folder: Path) -> None:
     (folder / "jobs").mkdir()
     (folder / "link").symlink_to(folder / "jobs")
     told = [message(lambda path=folder / name: counts(SqliteEngine(str(path)))) for name in ("jobs", "link")]  # type: ignore[misc]
-    assert told == [
-        f"SQLite: '{folder}/{name}' is a folder; give the path of a file" for name in ("jobs", "link")
-    ]
+    assert told == [f"SQLite: '{folder}/jobs' is a folder; give the path of a file"] * 2
 
 
 def test_a_file_that_is_no_database_is_refused(folder: Path) -> None:

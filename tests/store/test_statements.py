@@ -16,6 +16,7 @@ NAMES = sorted(SQLITE)
 LISTS = {
     "batch",
     "lines",
+    "kinds",
     "ends",
     "wants",
     "bounds",
@@ -26,9 +27,15 @@ LISTS = {
     "queues",
     "weights",
     "costs",
+    "steps",
+    "edges",
+    "runs",
+    "ended",
+    "skips",
+    "containers",
+    "names",
     "changes",
     "marks",
-    "runs",
     "limiters",
     "breakers",
     "guards",
@@ -47,6 +54,9 @@ VALUES = {
     "name": "mail",
     "queue": "mail",
     "kind": "worker",
+    "on_error": "fail",
+    "value": "1",
+    "payload": "1",
 }
 
 

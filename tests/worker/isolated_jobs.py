@@ -40,6 +40,22 @@ def end_program(how: str) -> None:
     raise KeyboardInterrupt
 
 
+def fork_and_crash(ctx: Context) -> None:
+    """Leaves a child behind that holds everything open which this process had open."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    ctx.progress(1, note=str(child))
+    os._exit(3)
+
+
+async def aend_program() -> None:
+    async def end_it() -> None:
+        sys.exit(3)
+
+    await asyncio.gather(end_it())
+
+
 def hold(ctx: Context, folder: str) -> None:
     """Tells its process and that of a child it starts, then runs until a file says otherwise."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
@@ -68,6 +84,7 @@ def declared(app: Evenflow) -> Evenflow:
     """The same app, with the bodies of this module as isolated tasks."""
     more: dict[str, dict[str, Any]] = {
         "crash_fails": {"on_crash": "fail"},
+        "fork_and_crash": {"on_crash": "fail"},
         "hold_briefly": {"timeout": 0.3},
         "hold_twice": {"timeout": 0.3, "retry": Retry(max_attempts=2, backoff=[600], jitter=False)},
     }
@@ -76,7 +93,9 @@ def declared(app: Evenflow) -> Evenflow:
         "hold_briefly": hold,
         "hold_twice": hold,
     }
-    for function in (pid, apid, crash, end_program, hold, report, decline, hooks_seen):
+    for function in (
+        pid, apid, crash, fork_and_crash, end_program, aend_program, hold, report, decline, hooks_seen,
+    ):  # fmt: skip
         functions[function.__name__] = function
     for name, function in functions.items():
         app.task(name=name, run_in="process", **more.get(name, {}))(function)

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import io
 import logging
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -99,6 +100,21 @@ def test_a_thread_forgets_the_run_that_is_over(app: Evenflow, lines: io.StringIO
     assert len({run.job.id for run in runs if run is not None}) == 3
     logging.getLogger("shop").warning("outside")
     assert lines.getvalue() == "outside\n"
+
+
+def test_context_variables_of_one_function_do_not_reach_the_next_on_its_thread(app: Evenflow) -> None:
+    threads: set[int] = set()
+
+    def visit(name: str) -> str:
+        threads.add(threading.get_ident())
+        before = shop.get()
+        shop.set(name)
+        return before
+
+    jobs = app.task(name="visit")(visit).enqueue_many([("a",), ("b",), ("c",)])
+    app.run_worker(until_empty=True, concurrency=1)
+    assert len(threads) == 1
+    assert [job.result(timeout=0) for job in jobs] == ["nobody"] * 3
 
 
 def test_context_variables_of_one_coroutine_do_not_reach_another(app: Evenflow) -> None:

@@ -113,6 +113,36 @@ def test_a_worker_goes_on_after_every_kind_of_exception(app: Evenflow) -> None:
         assert job.error is not None and job.error.code == "UNHANDLED_ERROR"
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_worker_goes_on_after_a_task_of_the_bodys_own_wanted_to_end_the_program(
+    app: Evenflow, kind: type[BaseException]
+) -> None:
+    is_over = asyncio.Event()
+
+    async def end_program() -> None:
+        raise kind
+
+    async def start_it() -> None:
+        asyncio.get_running_loop().stop()
+        try:
+            await asyncio.gather(end_program())
+        finally:
+            is_over.set()
+
+    async def wait_beside() -> str:
+        await is_over.wait()
+        await asyncio.sleep(0)
+        return "unharmed"
+
+    job = app.task(name="start_it")(start_it).enqueue()
+    neighbour = app.task(name="wait_beside")(wait_beside).enqueue()
+    app.run_worker(until_empty=True)
+    assert neighbour.result(timeout=0) == "unharmed"
+    assert (job.refresh().state, job.attempt) == (State.FAILED, 1)
+    assert job.error is not None
+    assert (job.error.code, job.error.class_name) == ("UNHANDLED_ERROR", kind.__name__)
+
+
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_snoozed_job_is_scheduled_again_without_using_an_attempt(app: Evenflow, raises: bool) -> None:
     def later() -> Snooze:

@@ -1,6 +1,7 @@
 """Lifecycle hooks: when they run, in which order, and what their errors do."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -152,6 +153,23 @@ def test_an_error_of_the_body_passes_through_its_surroundings(app: Evenflow, tol
     app.run_worker(until_empty=True)
     assert told == ["from the body"]
     assert job.refresh().state is State.FAILED
+
+
+def test_a_surrounding_that_swallows_the_error_makes_the_run_a_success(app: Evenflow) -> None:
+    @app.hooks.around_run
+    def swallow(ctx: Context) -> Iterator[None]:
+        with contextlib.suppress(ValueError):
+            yield
+
+    def explode() -> int:
+        raise ValueError("never mind")
+
+    async def aexplode() -> int:
+        raise ValueError("never mind")
+
+    jobs = [app.task(name="f")(explode).enqueue(), app.task(name="c")(aexplode).enqueue()]
+    app.run_worker(until_empty=True)
+    assert [job.result(timeout=0) for job in jobs] == [None, None]
 
 
 def test_surroundings_of_functions_run_on_the_bodys_thread(app: Evenflow, told: list[Any]) -> None:

@@ -1,7 +1,9 @@
 """A worker in this process: its start, its loop, its end."""
 
 import asyncio
+import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from evenflow import Evenflow, EvenflowError, Resilience
-from evenflow.errors import StoreUnavailable
+from evenflow.errors import ConfigError, StoreUnavailable
 from evenflow.services.rescuer import Rescuer
 from evenflow.store import leases
 from evenflow.worker import local as local_module
@@ -27,6 +29,26 @@ def test_every_incarnation_has_an_identity_of_its_own() -> None:
     ids = [new_worker_id() for _ in range(1000)]
     assert len(set(ids)) == 1000
     assert all(0 < number < 2**63 for number in ids)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"concurrency": 0}, "concurrency: expected a whole number from 1 to 100,000, got 0"),
+        ({"concurrency": 10**20}, "concurrency"),
+        ({"concurrency": "4"}, "concurrency"),
+        ({"max_claim_batch": -1}, "max_claim_batch: expected a whole number from 0"),
+        ({"shutdown_timeout": math.nan}, "shutdown_timeout: expected a number of seconds"),
+        ({"queues": "docs"}, "queues: expected a list of names, got 'docs'; write ['docs']"),
+    ],
+)
+def test_a_worker_refuses_options_that_make_no_sense(
+    sqlite_app: Evenflow, wrong: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        sqlite_app.run_worker(until_empty=True, **wrong)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        asyncio.run(sqlite_app.arun_worker(until_empty=True, **wrong))
 
 
 def test_registering_may_be_repeated_when_its_answer_was_lost(app: Evenflow, books: Books) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from evenflow.codec import LONGEST_MESSAGE
 from evenflow.errors import Code, DecodeError, ProcessExitError, ResultError, SignatureInvalid
 from evenflow.job import Claimed, End, JobError, JudgedEnd
 from evenflow.limits import Breaker
@@ -17,7 +18,6 @@ from evenflow.signals import Cancel, Fail, RetryLater, Snooze
 from evenflow.worker.outcome import (
     LONGEST_CODE,
     LONGEST_DATA,
-    LONGEST_MESSAGE,
     LONGEST_TRACEBACK,
     CancelledByWish,
     Expired,
@@ -190,19 +190,20 @@ class UnreadableError(Exception):
     """An error whose text cannot be had."""
 
     def __str__(self) -> str:
-        raise RuntimeError("no text")
+        raise self.args[0]
 
     __repr__ = __str__
 
 
-def test_an_exception_whose_text_cannot_be_read_still_ends_its_job() -> None:
-    end = end_of(thrown(_raise_unreadable))
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_an_exception_whose_text_cannot_be_read_still_ends_its_job(kind: type[BaseException]) -> None:
+    end = end_of(thrown(lambda: _raise_unreadable(kind)))
     assert end.state == "failed"
-    assert "RuntimeError" in error_of(end).message
+    assert kind.__name__ in error_of(end).message
 
 
-def _raise_unreadable() -> None:
-    raise UnreadableError
+def _raise_unreadable(kind: type[BaseException]) -> None:
+    raise UnreadableError(kind)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,19 @@ def test_a_crash_takes_neither_the_worker_nor_its_neighbours_along_and_quarantin
         neighbour.result(timeout=0)
 
 
+def test_a_crash_is_noticed_though_a_forked_child_of_the_body_lives_on(isolated: Evenflow) -> None:
+    job = drained(isolated, isolated.tasks["fork_and_crash"].enqueue())
+    assert (job.state, job.crashes) == (State.FAILED, 1)
+    assert job.error is not None and "exited with code 3" in job.error.message
+    assert are_gone(*(int(pid) for pid in (job.progress or {})["note"].split())), "nothing outlives it"
+
+
+def test_a_task_of_a_coroutines_own_that_wants_to_end_the_program_is_no_crash(isolated: Evenflow) -> None:
+    job = drained(isolated, isolated.tasks["aend_program"].enqueue())
+    assert (job.state, job.crashes) == (State.FAILED, 0)
+    assert job.error is not None and job.error.class_name == "SystemExit"
+
+
 def test_a_crash_fails_the_job_where_its_task_says_so(app: Evenflow) -> None:
     job = drained(app, declared(app).tasks["crash_fails"].enqueue("exit"))
     assert job.error is not None

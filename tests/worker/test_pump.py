@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from evenflow import Context, Evenflow, Job, Queue, Resilience, Retry, State
+from evenflow import Context, Evenflow, Job, JobFailed, Queue, Resilience, Retry, State
 from evenflow.errors import LeaseLost
 from evenflow.store.advance import Advanced, Claim, advance
 from evenflow.store.postgres import PostgresEngine
@@ -523,6 +523,91 @@ def test_running_jobs_keep_their_lease_through_a_short_outage(
         gate.opened.set()
         job.result(timeout=20)
     assert gate.entered == 1
+
+
+@pytest.mark.parametrize("has_result", [False, True])
+def test_a_worker_in_which_nothing_runs_tries_again_within_its_lease(
+    make_app: MakeApp, sqlite_url: str, trouble: Trouble, has_result: bool
+) -> None:
+    # With an unwritten result not even an open circuit keeps it away: taken for dead, its job would run again.
+    threshold = 1 if has_result else 10_000
+    slow = Resilience(
+        db_retry_initial_ms=60_000, db_retry_max_ms=300_000, circuit_breaker_threshold=threshold
+    )
+    app = make_app(sqlite_url, resilience=slow, heartbeat_ms=200, lease_ms=1_000)
+    runs: list[int] = []
+
+    def note() -> int:
+        runs.append(1)
+        if has_result:
+            trouble.fate = lambda name: "lost"
+        return 5
+
+    task = app.task(name="note")(note)
+    with serving(app, services=False):
+        wait_until(lambda: trouble.calls["beat"] >= 1, "the first heartbeat")
+        if has_result:
+            job = task.enqueue()
+            wait_until(lambda: bool(runs), "the result")
+        else:
+            trouble.fate = lambda name: "lost"
+        beats = trouble.calls["beat"]
+        wait_until(lambda: trouble.calls["beat"] >= beats + 3, "tries, long before the back-off is over", 10)
+        trouble.fate = lambda name: "pass"
+        if not has_result:
+            job = task.enqueue()
+        assert job.result(timeout=20) == 5
+    assert runs == [1]
+
+
+def test_a_timeout_is_kept_while_the_database_is_away(
+    make_app: MakeApp, sqlite_url: str, trouble: Trouble
+) -> None:
+    app = make_app(sqlite_url, resilience=QUICK, heartbeat_ms=200, lease_ms=60_000)
+    told = threading.Event()
+
+    def work(ctx: Context) -> None:
+        trouble.fate = lambda name: "lost"
+        wait_until(lambda: ctx.cancelled, "the timeout to be told", 20)
+        told.set()
+
+    job = app.task(name="work", timeout=0.3)(work).enqueue()
+    with serving(app, services=False):
+        assert told.wait(30), "the body heard of it before the database was back"
+        trouble.fate = lambda name: "pass"
+        with pytest.raises(JobFailed, match=r"longer than 0\.3 s"):
+            job.result(timeout=20)
+
+
+def test_a_timeout_is_kept_while_one_round_follows_another(make_app: MakeApp, sqlite_url: str) -> None:
+    app = make_app(sqlite_url, resilience=SELDOM)
+    let_go = threading.Event()
+    others = app.task(name="other")(lambda: None)
+    others.enqueue_many([()] * 500)
+    late = app.task(name="late", timeout=0.2)(lambda: let_go.wait(60) and None).enqueue()
+    others.enqueue_many([()] * 3_000)
+    with serving(app, services=False, concurrency=50, max_claim_batch=1):
+        with pytest.raises(JobFailed, match=r"longer than 0\.2 s"):
+            late.result(timeout=60)
+        let_go.set()
+        assert app.stats()["default"].get("ready", 0) > 0, "the queue was not empty yet, so it never rested"
+
+
+def test_a_report_that_could_not_be_stored_is_stored_later(
+    make_app: MakeApp, sqlite_url: str, trouble: Trouble
+) -> None:
+    app = make_app(sqlite_url, resilience=QUICK)
+    has_come = trouble.once("save_progress", "lost")
+
+    def report(ctx: Context) -> None:
+        ctx.progress(3, 10)
+        wait_until(lambda: app.job(ctx.job_id).progress is not None, "the report")
+
+    job = app.task(name="report")(report).enqueue()
+    app.run_worker(until_empty=True)
+    assert has_come.is_set()
+    assert job.refresh().state is State.SUCCEEDED, job.error
+    assert job.progress == {"done": 3, "total": 10, "note": None}
 
 
 # How it stops

@@ -202,8 +202,10 @@ def test_a_command_that_waits_long_between_its_tries_is_not_taken_for_dead_after
     slow = PATIENT | {"EVENFLOW_DB_RETRY_INITIAL_MS": "20000", "EVENFLOW_DB_RETRY_MAX_MS": "20000"}
     quick = start_worker(url, "--processes", "1", **PATIENT).ready()
     worker = start_worker(url, "--processes", "1", **slow).ready()
+    children = worker.children()
     server.stop()
     worker.said("services: the database is unavailable")
+    worker.said("worker: the database is unavailable")
     quick.said("the database is unavailable")
     server.start()
     books = Books(url)
@@ -215,6 +217,7 @@ def test_a_command_that_waits_long_between_its_tries_is_not_taken_for_dead_after
     assert later > supervisor
     assert worker.is_running(), worker.log
     worker.ready()
+    assert worker.children() == children, "nor was its process, in which nothing ran"
     assert [worker.stop(), quick.stop()] == [0, 0]
 
 

@@ -194,6 +194,14 @@ def test_a_function_past_its_timeout_is_counted_as_stuck_until_it_lets_go(bench:
     wait_until(lambda: bench.slots.stuck_for() == 0.0, "it to let go")
 
 
+def test_functions_that_have_let_go_after_their_timeout_are_not_remembered(bench: Bench) -> None:
+    for number in range(5):
+        bench.start(lambda: time.sleep(0.02), timeout=0.005)
+        bench.ends(number + 1)
+        wait_until(lambda: all(run.is_returned for run in bench.slots.stuck), "it to let go")
+    assert len(bench.slots.stuck) <= 1, "nobody has asked for how long they were stuck"
+
+
 def test_a_function_whose_time_is_over_before_it_got_a_thread_is_not_stuck(bench: Bench) -> None:
     gate = threading.Event()
     blockers = [bench.start(lambda: gate.wait(30)) for _ in range(4)]

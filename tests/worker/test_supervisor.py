@@ -356,6 +356,14 @@ def test_processes_that_cannot_start_end_the_command_loudly(
         ("tests.worker.jobs:nobody", [], "has no 'nobody'; it has tests.worker.jobs:app"),
         ("tests.worker.jobs:app", ["--queues", "9lives"], "--queues '9lives'"),
         ("tests.worker.jobs:app", ["--processes", "0"], "0 is not in the range"),
+        ("tests.worker.jobs:app", ["--concurrency", str(10**20)], "is not in the range"),
+        ("tests.worker.jobs:app", ["--shutdown-timeout", "nan"], "a number of seconds, 0 or more, got nan"),
+        ("tests.worker.jobs:app", ["--max-age", "inf"], "a number of seconds, 0 or more, got inf"),
+        (
+            "tests.worker.jobs:app",
+            ["--pidfile", "/nowhere/at/all.pid"],
+            "name a file in a folder that exists",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_told_in_one_line_and_exits_non_zero(

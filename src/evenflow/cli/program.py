@@ -28,6 +28,8 @@ COMMANDS = {
         "workers": "workers",
         "breakers": "breakers",
         "schedules": "schedules",
+        "workflows": "workflows",
+        "workflow": "workflows",
     },
     "Operate": {
         "pause": "pausing",

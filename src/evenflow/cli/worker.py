@@ -2,11 +2,13 @@
 
 import contextlib
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,13 +18,27 @@ from evenflow.worker.health import serve_health
 from evenflow.worker.loading import load_object
 from evenflow.worker.logs import LEVELS, configure_logging
 from evenflow.worker.orders import Orders
+from evenflow.worker.pump import MOST_SLOTS
 from evenflow.worker.serving import QueueList
 from evenflow.worker.supervisor import Supervisor
 
 log = logging.getLogger("evenflow.supervisor")
 
-_COUNT = click.IntRange(min=1)
-_CEILING = click.IntRange(min=0)
+_COUNT = click.IntRange(1, MOST_SLOTS)
+_CEILING = click.IntRange(0, 1_000_000_000)
+
+
+class _Seconds(click.FloatRange):
+    """A finite number of seconds, 0 or more."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"expected a number of seconds, 0 or more, got {value}", param, ctx)
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +96,7 @@ class Ceilings:
     metavar="N",
     help="Most jobs held beyond those running.",
 )
-@click.option("--shutdown-timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="S",
+@click.option("--shutdown-timeout", type=_Seconds(), default=30.0, show_default=True, metavar="S",
               help="Seconds that running jobs get after TERM.")  # fmt: skip
 @click.option(
     "--coalesce-notifies",
@@ -98,13 +114,15 @@ class Ceilings:
 )
 @click.option(
     "--max-age",
-    type=click.FloatRange(min=0),
+    type=_Seconds(),
     default=0.0,
     metavar="S",
     help="Replace a process after S seconds.",
 )
 @click.option(
-    "--no-services", is_flag=True, help="Only run jobs: no dispatcher, scheduler, rescuer or pruner here."
+    "--no-services",
+    is_flag=True,
+    help="Only run jobs: no dispatcher, scheduler, rescuer, pruner or spacer here.",
 )
 @click.option(
     "--health-port",
@@ -192,11 +210,16 @@ def _pid_written(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    with contextlib.suppress(FileNotFoundError, ValueError):
+    with contextlib.suppress(OSError, ValueError):
         pid = int(path.read_text())
         if pid != os.getpid() and _is_alive(pid):  # in a new container our own number may be in the old file
             raise ConfigError(f"--pidfile {path}: process {pid} is alive; stop it, or choose another file")
-    path.write_text(f"{os.getpid()}\n")
+    try:
+        path.write_text(f"{os.getpid()}\n")
+    except OSError as error:
+        raise ConfigError(
+            f"--pidfile {path}: {error.strerror}; name a file in a folder that exists and that you may write to"
+        ) from error
     try:
         yield
     finally:

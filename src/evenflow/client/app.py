@@ -1,31 +1,36 @@
 """The client: declare tasks, enqueue calls, look at jobs and control them."""
 
 import enum
+import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from evenflow.checks import whole
 from evenflow.client.breakers import BreakerControl, BreakerStatus, declare_breakers, status_of
 from evenflow.client.handle import Job
+from evenflow.client.journal import LONGEST_EVENT, StoredJournal
 from evenflow.client.keyed import rate_limits
 from evenflow.client.limit_rows import LimitRow, limit_rows
 from evenflow.client.options import TaskOptions, declared_policy
 from evenflow.client.producer import Producer
+from evenflow.client.run import Run
 from evenflow.client.schedule_options import ScheduleOptions
 from evenflow.client.schedules import Schedules
+from evenflow.client.step import OnError
 from evenflow.client.task import LONGEST_NAME, AnyTask, Call, Task, task_name
 from evenflow.client.why import Reason, reasons
-from evenflow.codec import check_text
+from evenflow.client.workflow import Workflow
+from evenflow.codec import check_text, encode_result
 from evenflow.context import Context
 from evenflow.durations import Duration
 from evenflow.errors import ConfigError, JobNotFound, PayloadError, RateLimited
 from evenflow.hooks import Hooks
 from evenflow.ids import id_number
-from evenflow.job import JobRecord, State
+from evenflow.job import Claimed, JobRecord, State
 from evenflow.limits import Breaker, Rate
 from evenflow.rules.breaker import declared
 from evenflow.settings import Options, Settings
-from evenflow.store import control, gates, limits, reads
+from evenflow.store import control, durable, gates, limits, reads, runs
 from evenflow.store.gates import Gate
 from evenflow.store.limits import Limiter
 from evenflow.store.open import prepare
@@ -33,6 +38,7 @@ from evenflow.store.open import prepare
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
 _BATCH = 500
 
 Ids = str | Iterable[str]
@@ -128,6 +134,73 @@ class Client:
     async def aenqueue_many(self, calls: Iterable[Call[Any]], *, connection: Any = None) -> list[Job[Any]]:
         """`enqueue_many`, awaited."""
         return await self._producer.aenqueue(list(calls), connection)
+
+    def workflow(self, name: str, *, on_error: OnError = "fail") -> Workflow:
+        """A new workflow to add steps to. `on_error="pause"` pauses a run when one of its steps fails."""
+        return Workflow(self._producer, name, on_error)
+
+    def chain(self, first: Call[Any], *tasks: Task[Any, Any, Any], name: str = "chain") -> Workflow:
+        """A workflow of steps that each take the result of the one before: `app.chain(fetch.job(url), parse).start()`."""
+        made = self.workflow(name)
+        made.chain(first, *tasks)
+        return made
+
+    def group(self, *calls: Call[Any], name: str = "group") -> Workflow:
+        """A workflow of independent calls: `app.group(add.job(1, 2), add.job(3, 4)).start()`. Its result is a dict by
+        the steps' names."""
+        made = self.workflow(name)
+        made.group(*calls)
+        return made
+
+    def condition(self, function: C) -> C:
+        """Register a condition for `run_when` and `skip_when`, under the function's name: `@app.condition`.
+
+        It is called with the `Conditional` of the step, in the worker, and says True or False.
+        """
+        name = getattr(function, "__name__", "")
+        if not callable(function) or inspect.iscoroutinefunction(function) or not name:
+            raise ConfigError(f"condition {name!r}: expected a plain function with a name, got {function!r}")
+        if self._producer.conditions.get(name, function) is not function:
+            raise ConfigError(f"condition {name!r} is declared twice; give one of them another name")
+        self._producer.conditions[name] = function
+        return function
+
+    @property
+    def conditions(self) -> dict[str, Callable[..., Any]]:
+        """The conditions of this app, by name."""
+        return self._producer.conditions
+
+    def workflow_run(self, id: str) -> Run[Any]:
+        """The run with this id: its own, or the one that was given to `start`. Or JobNotFound."""
+        self._producer.make_tables()
+        number = runs.find_by_key(self._producer.engine, id)
+        if number is None:
+            number = _number(id)
+        return Run(self._producer.desk, number).refresh()
+
+    def workflow_runs(
+        self, *, state: str | None = None, workflow: str | None = None, limit: int = runs.PAGE
+    ) -> list[Run[Any]]:
+        """Runs, newest first."""
+        self._producer.make_tables()
+        rows = runs.page(self._producer.engine, state=state, name=workflow, top=limit)
+        return [Run(self._producer.desk, row.id, row) for row in rows]
+
+    def emit(self, name: str, payload: Any = None) -> int:
+        """Tell all who wait for it with `ctx.wait_event(name)`; how many jobs it has woken.
+
+        Events are kept for a week: a job that comes to its wait later finds those since it was made.
+        """
+        self._producer.make_ready()
+        text = encode_result(payload, self.settings.max_payload_bytes)
+        woken = durable.emit(self._producer.engine, check_text("name", name, LONGEST_EVENT), text)
+        if woken:
+            self._producer.waker.wake_dispatchers()
+        return woken
+
+    def journal(self, job: Claimed, now: Callable[[], int]) -> StoredJournal:
+        """What the body of a job remembers. For workers."""
+        return self._producer.journal(job, now)
 
     def job(self, id: str) -> Job[Any]:
         """The job with this id, or JobNotFound."""

@@ -9,7 +9,7 @@ from evenflow.clock import from_us
 from evenflow.codec import CallSignature, decode_call, decode_result
 from evenflow.errors import JobCancelled, JobEnded, JobExpired, JobFailed
 from evenflow.ids import id_text
-from evenflow.job import JobError, JobRecord, State
+from evenflow.job import JobError, JobRecord, NewJob, State
 from evenflow.store.logs import LogLine
 
 if TYPE_CHECKING:
@@ -28,6 +28,24 @@ _ENDS: dict[State, type[JobEnded]] = {
 _errors = msgspec.json.Decoder(list[JobError])
 
 
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """A job that was stored a moment ago, as its call says. Of thousands, few are looked at."""
+
+    new: NewJob
+    id: int
+    at: int
+    is_arriving: bool = False
+
+    def record(self) -> JobRecord:
+        new = self.new
+        state = State.ARRIVING if self.is_arriving else State.READY if new.run_at is None else State.SCHEDULED
+        return JobRecord(
+            self.id, state, new.queue, new.task, new.group, new.priority, 0, new.max_attempts, 0, self.at,
+            new.run_at or self.at, None, None, new.good_until, None, new.unique_key, new.payload, None, None, None,
+            new.headers, new.options, None,
+        )  # fmt: skip
+
+
 class Job(Generic[T_co]):
     """One enqueued call. The attributes are those of the moment it was read; `refresh()` reads again.
 
@@ -36,21 +54,28 @@ class Job(Generic[T_co]):
     3
     """
 
-    __slots__ = ("_record", "_results", "_signature", "is_new")
+    __slots__ = ("_known", "_results", "_signature", "is_new")
 
     def __init__(
         self,
-        record: JobRecord,
+        known: "JobRecord | Placed",
         results: "Results",
         signature: CallSignature | None = None,
         *,
         is_new: bool = True,
     ) -> None:
-        self._record = record
+        self._known = known
         self._results = results
         self._signature = signature
         self.is_new = is_new
         """False where a unique key was taken and this is the job that holds it."""
+
+    @property
+    def _record(self) -> JobRecord:
+        known = self._known
+        if isinstance(known, Placed):
+            known = self._known = known.record()
+        return known
 
     @property
     def id(self) -> str:
@@ -141,7 +166,7 @@ class Job(Generic[T_co]):
 
     def refresh(self) -> "Job[T_co]":
         """Read the job again, in place. `JobNotFound` if it ended and nothing was kept."""
-        self._record = self._results.read(self._record.id)
+        self._known = self._results.read(self._record.id)
         return self
 
     def cancel(self, reason: str = "") -> bool:
@@ -154,12 +179,12 @@ class Job(Generic[T_co]):
         Raises `JobFailed`, `JobExpired` or `JobCancelled` as it ended, `ResultTimeout` when the time is over
         (0 only looks), `JobNotFound` if it ended without keeping its result.
         """
-        self._record = self._results.wait(self._record.id, timeout)
+        self._known = self._results.wait(self._record.id, timeout)
         return self._outcome()
 
     async def aresult(self, timeout: float | None = None) -> T_co:
         """`result`, awaited; no thread waits meanwhile."""
-        self._record = await self._results.await_end(self._record.id, timeout)
+        self._known = await self._results.await_end(self._record.id, timeout)
         return self._outcome()
 
     def _outcome(self) -> T_co:

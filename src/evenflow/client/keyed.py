@@ -45,6 +45,11 @@ class KeyedLimits:
     def discards(self) -> bool:
         return any(isinstance(rule, Concurrency) and rule.on_conflict == "discard" for rule, _ in self._rules)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the task itself has no limits."""
+        return not self._rules
+
     def of(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], group: str | None, queue: Queue
     ) -> tuple[Limit, ...]:

@@ -2,16 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenflow.client.handle import Job
+from evenflow.client.handle import Job, Placed
+from evenflow.client.journal import StoredJournal
 from evenflow.client.results import Results
+from evenflow.client.run import Desk, Run
+from evenflow.client.step import Condition
 from evenflow.client.task import AnyTask, Call
 from evenflow.clock import wall_us
-from evenflow.errors import EnqueueError
+from evenflow.errors import ConfigError, EnqueueError
 from evenflow.ids import EPOCH_MS, NUMBER_BITS, IdSource, id_text
-from evenflow.job import JobRecord, NewJob, State
+from evenflow.job import Claimed, NewJob, State
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.store import control, reads
@@ -20,6 +23,7 @@ from evenflow.store.engine import Steps, drive
 from evenflow.store.enqueue import Enqueued, Sign, enqueue_steps
 from evenflow.store.open import AnyEngine, open_engine, prepare
 from evenflow.store.signals import ARRIVAL, Waker, channel, queue_mark, settle_wakers
+from evenflow.store.workflows import NewRun, start_steps
 
 
 class Producer:
@@ -33,6 +37,8 @@ class Producer:
         self.ids = IdSource()
         self.waker = Waker(self.engine)
         self.results = Results(self.engine, settings.retention, self.waker, self.make_tables)
+        self.conditions: dict[str, Callable[..., Any]] = {}
+        self.desk = Desk(self.engine, settings.retention, self.waker, self.results, self.make_tables)
         self._ready_lock = threading.RLock()
         self._has_tables = self._is_ready = False
 
@@ -88,6 +94,46 @@ class Producer:
             return self.handles(calls, placed, is_arriving=True)
         return await asyncio.to_thread(self.handles, calls, placed, is_arriving=True)
 
+    def start_run(self, new: NewRun, connection: Any = None) -> Run[Any]:
+        """Store a run of a workflow: all or nothing."""
+        if connection is None:
+            self.make_ready()
+            number, is_new = drive_together(
+                self.engine, lambda: start_steps(new, self.ids, sign=self.signer())
+            )
+            self.waker.wake(*control.admit(self.engine))
+            return Run(self.desk, number, is_new=is_new)
+        self._check_kind(connection)
+        if self._can_make_ready_beside():
+            self.make_ready()
+        number, is_new = drive_on(connection, self._starting(new), self.settings.schema)
+        return Run(self.desk, number, is_new=is_new)
+
+    async def astart_run(self, new: NewRun, connection: Any = None) -> Run[Any]:
+        """`start_run`, awaited."""
+        if connection is None:
+            return await asyncio.to_thread(self.start_run, new)
+        self._check_kind(connection)
+        if self._can_make_ready_beside():
+            await asyncio.to_thread(self.make_ready)
+        number, is_new = await adrive_on(connection, self._starting(new), self.settings.schema)
+        return Run(self.desk, number, is_new=is_new)
+
+    def condition_name(self, condition: Condition) -> str:
+        """The name under which a condition is looked up by workers."""
+        if isinstance(condition, str):
+            return condition
+        for name, function in self.conditions.items():
+            if function is condition:
+                return name
+        raise ConfigError(
+            f"expected a condition or its name, got {condition!r}; write @app.condition above the function"
+        )
+
+    def journal(self, job: Claimed, now: Callable[[], int]) -> StoredJournal:
+        """What the body of a job remembers."""
+        return StoredJournal(self, job, now)
+
     def close(self) -> None:
         """Give connections back. What is used again opens them again, and finds its tables again."""
         self.results.close()
@@ -102,11 +148,13 @@ class Producer:
                 raise EnqueueError(
                     f"expected calls made by task.job(...), got {call!r}; write app.enqueue_many([add.job(1, 2)])"
                 )
-            if not call.task.belongs_to(self):
-                raise EnqueueError(f"task {call.new.task!r} belongs to another app; enqueue it there")
+        tasks = _tasks_of(calls)
+        for task in tasks:
+            if not task.belongs_to(self):
+                raise EnqueueError(f"task {task.name!r} belongs to another app; enqueue it there")
         if connection is not None:
             return connection
-        named = {id(call.task.connection): call.task.connection for call in calls}
+        named = {id(task.connection): task.connection for task in tasks}
         if len(named) > 1:
             raise EnqueueError(
                 "the calls name different connections; a batch is one transaction, so enqueue them apart"
@@ -172,7 +220,7 @@ class Producer:
             Job(found[place.id], self.results, call.task.signature, is_new=place.is_new)
             if place.id in found
             else Job(
-                _new_record(call.new, place.id, wall_us(), True),
+                Placed(call.new, place.id, wall_us(), True),
                 self.results,
                 call.task.signature,
                 is_new=place.is_new,
@@ -195,6 +243,12 @@ class Producer:
             raise EnqueueError(
                 f"connection: the jobs live in {self.engine.kind}, this connection is to {kind}; enqueue without connection="
             )
+
+    def _starting(self, new: NewRun) -> Steps[tuple[int, bool]]:
+        placed = yield from start_steps(new, self.ids, sign=self.signer())
+        if self.engine.kind == "postgres" and self.settings.wake_in_transaction:
+            yield "wake_with_commit", {"channel": channel(self.settings.schema, "wake"), "payload": ARRIVAL}
+        return placed
 
     def _arriving(self, calls: Sequence[Call[Any]]) -> Steps[list[Enqueued]]:
         if any(call.new.replaces for call in calls):
@@ -237,7 +291,7 @@ class Producer:
         found = reads.find(self.engine, holders) if holders else {}
         return [
             Job(
-                found.get(place.id) or _new_record(call.new, place.id, now, is_arriving), self.results, call.task.signature,
+                found.get(place.id) or Placed(call.new, place.id, now, is_arriving), self.results, call.task.signature,
                 is_new=place.is_new,
             )
             for call, place in zip(calls, placed, strict=True)
@@ -251,15 +305,13 @@ def signed_time_us(number: int) -> int:
 
 def _must_be_new(calls: Sequence[Call[Any]]) -> list[int]:
     """The places of calls whose task refuses a second job with their key."""
-    policies = [call.task.policy.unique for call in calls]
-    return [
-        place for place, unique in enumerate(policies) if unique is not None and unique.on_conflict == "error"
-    ]
+    uniques = {id(task): task.policy.unique for task in _tasks_of(calls)}
+    refusing = {
+        task for task, unique in uniques.items() if unique is not None and unique.on_conflict == "error"
+    }
+    return [place for place, call in enumerate(calls) if id(call.task) in refusing] if refusing else []
 
 
-def _new_record(new: NewJob, number: int, now: int, is_arriving: bool) -> JobRecord:
-    state = State.ARRIVING if is_arriving else State.READY if new.run_at is None else State.SCHEDULED
-    return JobRecord(
-        number, state, new.queue, new.task, new.group, new.priority, 0, new.max_attempts, 0, now, new.run_at or now, None, None,
-        new.good_until, None, new.unique_key, new.payload, None, None, None, new.headers, new.options, None,
-    )  # fmt: skip
+def _tasks_of(calls: Sequence[Call[Any]]) -> list[AnyTask]:
+    """The distinct tasks of calls: most batches have one."""
+    return list({id(call.task): call.task for call in calls}.values())

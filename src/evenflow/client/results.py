@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from evenflow.errors import JobNotFound, ResultTimeout, StoreError, StoreUnavailable
 from evenflow.ids import id_text
@@ -20,6 +20,7 @@ from evenflow.store.signals import Signals, Waker, watch_signals
 log = logging.getLogger("evenflow.client")
 
 Callback = Callable[[], None]
+T = TypeVar("T")
 LOOK_AGAIN_S = 1.0
 _CLOSE_WITHIN_S = 5.0
 
@@ -97,6 +98,41 @@ class Results:
         except TimeoutError:
             raise _too_late(job, timeout) from None
         return record
+
+    def wait_until(self, number: int, look: Callable[[], T | None], timeout: float | None, what: str) -> T:
+        """What `look` finds, as soon as it finds something; looked for whenever anything has ended, and every second."""
+        found = look()
+        if found is not None:
+            return found
+        ends_at = None if timeout is None else time.monotonic() + timeout
+        told = threading.Event()
+        with self._awaiting(number, told.set):
+            while (found := look()) is None:
+                if not told.wait(None if ends_at is None else max(0.0, ends_at - time.monotonic())):
+                    raise _too_late(what, timeout)
+                told.clear()
+                self._keep_watching()
+        return found
+
+    async def await_until(
+        self, number: int, look: Callable[[], T | None], timeout: float | None, what: str
+    ) -> T:
+        """`wait_until` for coroutines."""
+        found = await asyncio.to_thread(look)
+        if found is not None:
+            return found
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout):
+                with self._awaiting(number, lambda: _tell(loop, told)):
+                    while (found := await asyncio.to_thread(look)) is None:
+                        await told.wait()
+                        told.clear()
+                        self._keep_watching()
+        except TimeoutError:
+            raise _too_late(what, timeout) from None
+        return found
 
     def close(self) -> None:
         """End the watching thread. Waits that are under way go on, on connections that are opened again."""
@@ -194,5 +230,6 @@ def _tell(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
         loop.call_soon_threadsafe(told.set)
 
 
-def _too_late(job: int, timeout: Any) -> ResultTimeout:
-    return ResultTimeout(f"job {id_text(job)} has not ended within {timeout:g} s; it goes on")
+def _too_late(what: int | str, timeout: Any) -> ResultTimeout:
+    named = f"job {id_text(what)}" if isinstance(what, int) else what
+    return ResultTimeout(f"{named} has not ended within {timeout:g} s; it goes on")

@@ -15,7 +15,7 @@ from evenflow.client.handle import Job
 from evenflow.client.keyed import KeyedLimits, lock_limit
 from evenflow.client.options import CallOptions, Policy, When, changed_policy
 from evenflow.clock import to_us, wall_us
-from evenflow.codec import TAG, CallSignature, check_text, encode_call
+from evenflow.codec import TAG, CallSignature, check_text, encode_call, encode_template
 from evenflow.context import Context
 from evenflow.durations import duration_us
 from evenflow.errors import ConfigError, PayloadError
@@ -81,6 +81,8 @@ class Task(Generic[P, R, T]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.connection: Any = None
         self._producer = producer
+        self._template: NewJob | None = None
+        self._is_plain = True
         mistakes = _run_in_mistakes(policy.run_in, self.is_async)
         self._group = self._key("group", policy.group, None, mistakes)
         self._unique = self._unique_key(policy, mistakes)
@@ -88,7 +90,7 @@ class Task(Generic[P, R, T]):
         if mistakes:
             raise ConfigError([f"task {name!r}: {mistake}" for mistake in mistakes])
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now; nothing is stored. Where it takes a Context and none is given, it gets one."""
         if self.signature.context is None or any(
             isinstance(each, Context) for each in (*args, *kwargs.values())
@@ -99,7 +101,7 @@ class Task(Generic[P, R, T]):
         call: Callable[..., R] = self.function
         return call(*placed, **named)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """Store a call to be run by a worker. When this returns, the job is durable.
 
         With `connection=` (or `using(connection=…)`) it lives and dies with the transaction of that connection.
@@ -107,7 +109,7 @@ class Task(Generic[P, R, T]):
         connection = self._given_connection(kwargs)
         return self._producer.enqueue([self.job(*args, **kwargs)], connection)[0]
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """`enqueue`, awaited."""
         connection = self._given_connection(kwargs)
         jobs = await self._producer.aenqueue([self.job(*args, **kwargs)], connection)
@@ -137,6 +139,7 @@ class Task(Generic[P, R, T]):
         twin: Task[P, R, T] = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.policy = changed_policy(self.name, self.policy, options)
+        twin._template, twin._is_plain = None, True
         twin.connection = options.get("connection", self.connection)
         if "unique" in options:
             mistakes: list[str] = []
@@ -145,10 +148,37 @@ class Task(Generic[P, R, T]):
                 raise ConfigError([f"task {self.name!r}: {mistake}" for mistake in mistakes])
         return twin
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         """Bind and encode a call without storing it: for `app.enqueue_many`. Raises what `enqueue` would raise."""
-        policy = self.policy
         payload = encode_call(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
+        if not self._is_plain:
+            return Call(self, self._new_job(args, kwargs, payload))
+        # Where nothing depends on the call but its payload, it is worked out once.
+        like = self._template
+        if like is None:
+            like = self._template = self._new_job(args, kwargs, payload)
+            self._is_plain = self._depends_on_payload_alone()
+        new = NewJob(
+            like.task, payload, like.queue, like.priority, None, like.max_attempts, None, None, None, None,
+            like.fails_on_crash, None, like.options,
+        ) if self._is_plain else like  # fmt: skip
+        return Call(self, new)
+
+    def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        """A call for a workflow: its arguments may be, or hold, references to results that are not there yet."""
+        payload = encode_template(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
+        return self._new_job(args, kwargs, payload)
+
+    def _depends_on_payload_alone(self) -> bool:
+        policy, queue = self.policy, self._producer.settings.queue(self.policy.queue)
+        per_call = (
+            policy.group_value, self._group, policy.unique, policy.run_after, policy.good_until, queue.rate,
+            lock_limit(self.name, policy),
+        )  # fmt: skip
+        return self.limits.is_empty and all(each is None for each in per_call)
+
+    def _new_job(self, args: Sequence[Any], kwargs: Mapping[str, Any], payload: str) -> NewJob:
+        policy = self.policy
         queue = self._producer.settings.queue(policy.queue)
         group = unique_key = None
         if policy.group_value is not None:
@@ -167,13 +197,21 @@ class Task(Generic[P, R, T]):
             run_at = max(run_at or 0, now + delay_us)
         lock = lock_limit(self.name, policy)
         limits = self.limits.of(args, kwargs, group, queue)
-        new = NewJob(
+        return NewJob(
             self.name, payload, policy.queue, policy.priority, group, policy.retry.max_attempts,
             run_at, _moment(policy.good_until, now), None, unique_key, policy.on_crash == "fail",
             None, self._options(limits), limits if lock is None else (*limits, lock), unique.ttl_us, unique.replaces,
             unique.max_wait_us,
         )  # fmt: skip
-        return Call(self, new)
+
+    def call_options(self) -> dict[str, Any]:
+        """What `using(...)` said, as plain data: for calls that are made later, elsewhere."""
+        policy, now = self.policy, wall_us()
+        return {
+            "queue": policy.queue, "priority": policy.priority, "group": policy.group_value,
+            "max_attempts": policy.retry.max_attempts, "options": self._options(),
+            "fails_on_crash": policy.on_crash == "fail", "good_until": _moment(policy.good_until, now),
+        }  # fmt: skip
 
     def belongs_to(self, sender: object) -> bool:
         """Whether its calls are sent by this one."""
@@ -199,7 +237,7 @@ class Task(Generic[P, R, T]):
             return kwargs.pop("connection")
         return None  # the call itself knows what using() said
 
-    def _options(self, limits: Sequence[Limit]) -> str | None:
+    def _options(self, limits: Sequence[Limit] = ()) -> str | None:
         """What a worker must know beyond the declaration, because this call or its limits say so."""
         found: dict[str, Any] = {}
         start_us = min((limit.start_us for limit in limits if limit.start_us is not None), default=None)

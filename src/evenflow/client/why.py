@@ -8,7 +8,7 @@ from evenflow.clock import from_us
 from evenflow.ids import id_text
 from evenflow.job import JobRecord, State
 from evenflow.rules.breaker import Circuit
-from evenflow.store import bounds, gates, leases, limits, reads
+from evenflow.store import bounds, gates, leases, limits, reads, runs
 from evenflow.store.engine import Engine
 from evenflow.store.gates import BreakerRow
 from evenflow.store.reads import QueueRow
@@ -48,6 +48,8 @@ def _of_state(engine: Engine, job: JobRecord) -> list[Reason]:
             ]
         case State.SCHEDULED:
             return [_scheduled(job)]
+        case State.WAITING:
+            return _waiting(engine, job)
         case State.BLOCKED:
             found = [*_keyed(engine, job), *_shut(engine, job)]
             return found or [
@@ -65,6 +67,22 @@ def _scheduled(job: JobRecord) -> Reason:
     due = from_us(job.run_at)
     what = "it is tried again" if job.attempt else "it is due"
     return Reason("scheduled", f"{what} at {due:%Y-%m-%d %H:%M:%S} UTC", due)
+
+
+def _waiting(engine: Engine, job: JobRecord) -> list[Reason]:
+    place = runs.place_of(engine, job.id)
+    run = None if place is None else runs.find(engine, place[0])
+    if run is not None and run.state == "paused":
+        why = f": {run.paused_why}" if run.paused_why else ""
+        return [Reason("workflow", f"run {id_text(run.id)} of workflow {run.name!r} is paused{why}")]
+    open = runs.open_parents(engine, job.id)
+    names = ", ".join(repr(name) for _, name in open[:3]) + (
+        f" and {len(open) - 3} more" if len(open) > 3 else ""
+    )
+    text = (
+        f"it waits for step {names}" if open else "its steps before have ended: the next look lets it go on"
+    )
+    return [Reason("workflow", text, None, tuple(id_text(each) for each, _ in open))]
 
 
 def _keyed(engine: Engine, job: JobRecord) -> list[Reason]:

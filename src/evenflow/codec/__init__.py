@@ -5,26 +5,35 @@ No pickle and no import by a stored name: what stored data can become is declare
 
 from evenflow.codec.calls import (
     DEFAULT_MAX_BYTES,
+    call_wires,
     decode_call,
     decode_result,
     encode_call,
     encode_result,
+    encode_template,
 )
+from evenflow.codec.references import Reference, holds_reference
 from evenflow.codec.registry import register_type
 from evenflow.codec.signature import CallSignature
-from evenflow.codec.text import check_text
+from evenflow.codec.text import LONGEST_MESSAGE, check_text, storable_text
 from evenflow.codec.walk import MAX_DEPTH
 from evenflow.codec.wire import TAG
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
+    "LONGEST_MESSAGE",
     "MAX_DEPTH",
     "TAG",
     "CallSignature",
+    "Reference",
+    "call_wires",
     "check_text",
     "decode_call",
     "decode_result",
     "encode_call",
     "encode_result",
+    "encode_template",
+    "holds_reference",
     "register_type",
+    "storable_text",
 ]

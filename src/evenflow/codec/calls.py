@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from evenflow.codec.annotations import shape_of
+from evenflow.codec.references import MISSING, REFERENCE, Reference, filled
 from evenflow.codec.refused import Refused
 from evenflow.codec.signature import CallSignature
 from evenflow.codec.walk import Wire
-from evenflow.codec.wire import LONE_SURROGATE, decode_any, encode_any
+from evenflow.codec.wire import LONE_SURROGATE, TAG, decode_any, encode_any
 from evenflow.errors import DecodeError, EvenflowError, PayloadError, ResultError
 
 DEFAULT_MAX_BYTES = 256 * 1024
@@ -20,8 +21,22 @@ DEFAULT_MAX_BYTES = 256 * 1024
 
 _STORE_ELSEWHERE = "store the data elsewhere and send a reference"
 
+_REFERRING = f'"{TAG}":"{REFERENCE}"'
+
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
+
+
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "Reference",
+    "call_wires",
+    "decode_call",
+    "decode_result",
+    "encode_call",
+    "encode_result",
+    "encode_template",
+]
 
 
 def encode_call(
@@ -36,7 +51,25 @@ def encode_call(
     >>> encode_call(CallSignature(add), (1,), {"b": 2})
     '[[1,2],{}]'
     """
-    wires = signature.encode(args, kwargs)
+    return _call_text(signature, signature.encode(args, kwargs), max_bytes)
+
+
+def encode_template(
+    signature: CallSignature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    max_bytes: int = DEFAULT_MAX_BYTES,
+) -> str:
+    """`encode_call` for a call that refers to results of other steps.
+
+    >>> def add(a: int, b: int) -> int: ...
+    >>> encode_template(CallSignature(add), (1, Reference("first")), {})
+    '[[1,{"$evenflow":"output","v":"first"}],{}]'
+    """
+    return _call_text(signature, signature.encode_template(args, kwargs), max_bytes)
+
+
+def _call_text(signature: CallSignature, wires: tuple[list[Wire], dict[str, Wire]], max_bytes: int) -> str:
     try:
         text = _write(wires)
     except UnicodeEncodeError as error:
@@ -46,16 +79,23 @@ def encode_call(
     return text.decode()
 
 
-def decode_call(text: str, signature: CallSignature | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def decode_call(
+    text: str, signature: CallSignature | None = None, outputs: Mapping[str, str] | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a stored call by the function's annotations; without them, as far as the text tells.
 
-    Raises `DecodeError` when the text does not fit.
+    `outputs` are the results that the call may refer to, by the name of their step; an argument whose result is not
+    there is left out. Without them references are shown as texts. Raises `DecodeError` when the text does not fit.
 
     >>> decode_call('[[1,2],{}]')
     ((1, 2), {})
     """
     try:
         wires, named = _call_parts(_read(text))
+        if _REFERRING in text:
+            if outputs is None:
+                return _shown(wires), {name: decode_any(_pictured(wire)) for name, wire in named.items()}
+            wires, named = _filled(wires, named, outputs, signature)
         if signature is not None:
             return signature.decode(wires, named)
         return tuple(map(decode_any, wires)), {name: decode_any(wire) for name, wire in named.items()}
@@ -63,6 +103,12 @@ def decode_call(text: str, signature: CallSignature | None = None) -> tuple[tupl
         raise
     except Exception as error:
         raise DecodeError(f"stored arguments cannot be read: {error}") from error
+
+
+def call_wires(text: str, outputs: Mapping[str, str]) -> tuple[list[Wire], dict[str, Wire]]:
+    """The stored trees of a call's arguments, results in their places; what is not there is left out."""
+    wires, named = _call_parts(_read(text))
+    return _filled(wires, named, outputs, None)
 
 
 def encode_result(value: Any, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
@@ -109,6 +155,35 @@ def decode_result(text: str, return_annotation: Any = Any) -> Any:
         raise
     except Exception as error:
         raise DecodeError(f"the stored result cannot be read: {error}") from error
+
+
+def _filled(
+    wires: list[Wire], named: dict[str, Wire], outputs: Mapping[str, str], signature: CallSignature | None
+) -> tuple[list[Wire], dict[str, Wire]]:
+    """The call with results in their places. Behind an argument that is left out, the others go by name."""
+    known = {name: _read(text) for name, text in outputs.items()}
+    placed = [filled(wire, known) for wire in wires]
+    others = {name: value for name, wire in named.items() if (value := filled(wire, known)) is not MISSING}
+    first = next((place for place, value in enumerate(placed) if value is MISSING), len(placed))
+    if signature is not None:
+        behind = {signature.position_name(place): placed[place] for place in range(first + 1, len(placed))}
+        others |= {name: value for name, value in behind.items() if value is not MISSING}
+    return placed[:first], others
+
+
+def _shown(wires: list[Wire]) -> tuple[Any, ...]:
+    return tuple(decode_any(_pictured(wire)) for wire in wires)
+
+
+def _pictured(wire: Wire) -> Wire:
+    """A stored tree with texts in the place of references, for people."""
+    if type(wire) is list:
+        return [_pictured(each) for each in wire]
+    if type(wire) is not dict:
+        return wire
+    if wire.get(TAG) == REFERENCE:
+        return f"<output of {wire['v']}>"
+    return {key: _pictured(each) for key, each in wire.items()}
 
 
 def _call_parts(tree: Wire) -> tuple[list[Wire], dict[str, Wire]]:

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from evenflow.codec.refused import Refused
 
 _SECONDS_PER_DAY = 86_400
+_DAYS_OF_A_FLOAT = 100_000  # near the longest timedelta of all, the float's own rounding would be beyond it
 _FOLD_SUFFIX = "_fold=1"
 
 
@@ -112,7 +113,7 @@ def _encode_timedelta(value: timedelta) -> int | float | list[int]:
     if not value.microseconds:
         return whole
     total = value.total_seconds()
-    if timedelta(seconds=total) == value:
+    if abs(value.days) < _DAYS_OF_A_FLOAT and timedelta(seconds=total) == value:
         return total
     return [whole, value.microseconds]
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from evenflow.codec.annotations import shape_of
 from evenflow.codec.choices import OptionalShape
 from evenflow.codec.hints import Unresolved, resolved_hints
+from evenflow.codec.references import encode_references, holds_reference
 from evenflow.codec.refused import Refused
 from evenflow.codec.shapes import ANY, Shape
 from evenflow.codec.walk import Wire
@@ -108,6 +109,30 @@ class CallSignature:
             return self._each(args, kwargs, lambda shape, value: shape.encode(value, 0))
         except Refused as refused:
             raise PayloadError(self._about(refused)) from refused
+
+    def encode_template(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Wire], dict[str, Wire]]:
+        """`encode` for a call some of whose arguments are, or hold, results of other steps."""
+        arranged, named = self._arranged_for_enqueue(args, kwargs)
+        try:
+            return self._each(arranged, named, _encode_referring)
+        except Refused as refused:
+            raise PayloadError(self._about(refused)) from refused
+
+    def decode_first(self, wire: Wire) -> Any:
+        """The value of a stored tree as the first positional argument."""
+        shape = self._positional[0].shape if self._positional else self._rest.shape if self._rest else ANY
+        try:
+            return shape.decode(wire)
+        except Refused as refused:
+            raise DecodeError(self._about(refused)) from refused
+
+    def is_required(self, name: str) -> bool:
+        """Whether a call must give the parameter of this name."""
+        return any(
+            each.name == name and each.is_required for each in (*self._positional, *self._keyword_only)
+        )
 
     def decode(
         self, wires: Sequence[Wire], named: Mapping[str, Wire]
@@ -224,6 +249,10 @@ class CallSignature:
 
     def _about(self, refused: Refused) -> str:
         return f"task {self.task!r}: {refused.reason}"
+
+
+def _encode_referring(shape: Shape, value: Any) -> Wire:
+    return encode_references(value) if holds_reference(value) else shape.encode(value, 0)
 
 
 def _named(argument: Argument, convert: Callable[[Shape, Any], Any], value: Any) -> Any:

@@ -1,9 +1,10 @@
-"""The rule for texts that go into columns of their own: names, keys, groups."""
+"""The rules for texts that go into columns of their own: names, keys and groups are refused, words for people mended."""
 
 import re
 
 from evenflow.errors import PayloadError
 
+LONGEST_MESSAGE = 4_000
 _CONTROL_OR_SURROGATE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -20,6 +21,16 @@ def check_text(what: str, value: str, max_length: int = 255) -> str:
     if not value.isprintable():
         _check_characters(what, value)
     return value
+
+
+def storable_text(text: str, limit: int | None = LONGEST_MESSAGE) -> str:
+    """Text that every database stores: no NUL, no lone surrogates. For what is read by people alone, such as messages.
+
+    >>> storable_text("cut off by\\0")
+    'cut off by\\\\0'
+    """
+    clean = text.replace("\0", "\\0").encode("utf-8", "replace").decode()
+    return clean if limit is None or len(clean) <= limit else clean[:limit] + "…"
 
 
 def _check_characters(what: str, value: str) -> None:

@@ -1,1 +1,1 @@
-"""The house keepers of a queue: dispatcher, scheduler, rescuer, pruner. Idempotent, so any number of hosts may run them."""
+"""The house keepers of a queue: dispatcher, scheduler, rescuer, pruner, spacer. Idempotent, so any number of hosts may run them."""

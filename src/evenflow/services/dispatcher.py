@@ -4,7 +4,7 @@ import logging
 import time
 
 from evenflow.settings import Retention
-from evenflow.store import bounds, control, gates, leases, limits, reads
+from evenflow.store import bounds, control, durable, gates, leases, limits, reads, runs, workflows
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Waker
 
@@ -38,6 +38,7 @@ class Dispatcher:
         if due_in_s <= 0:
             self._waker.wake(*control.admit(self._engine, top=BATCH), *limits.free_spent(self._engine))
             due_in_s = self._due_in_s()
+        self._settle_runs()
         now = time.monotonic()
         if now >= self._tidy_at:
             self._tidy_at = now if self._tidy() else now + TIDY_EVERY_S
@@ -45,9 +46,20 @@ class Dispatcher:
             self._sweep_at = now + self._maintenance_s
             promoted, self._cursor = limits.sweep(self._engine, self._cursor)
             self._waker.wake(*promoted, *bounds.fill_all(self._engine))
-            if gates.release(self._engine):  # whoever opened their gate did not come to it
+            roused = durable.rouse(self._engine)
+            if gates.release(self._engine) or roused:  # whoever opened their gate did not come to it
                 due_in_s = 0.0
         return max(0.0, min(due_in_s, min(self._tidy_at, self._sweep_at) - time.monotonic()))
+
+    def _settle_runs(self) -> None:
+        """Runs of workflows whose steps ended outside of a worker, or whose worker died before it told the others."""
+        found = runs.unsettled(self._engine)
+        if not found:
+            return
+        settled = workflows.settle(self._engine, found, self._retention)
+        self._waker.wake(*settled.queues)
+        if settled.ended:
+            self._waker.announce_ends()
 
     def _due_in_s(self) -> float:
         """Seconds until there is something to admit, or until it is time to look again."""

@@ -4,7 +4,7 @@ and schedules that are long past."""
 import logging
 
 from evenflow.durations import DAY_US
-from evenflow.store import limits, logs, reads, schedules, upkeep
+from evenflow.store import durable, limits, logs, reads, runs, schedules, upkeep
 from evenflow.store.open import AnyEngine
 from evenflow.store.postgres import PostgresEngine
 
@@ -32,6 +32,7 @@ class Pruner:
             if created or dropped:
                 log.info("history: %d partitions made, %d dropped", len(created), len(dropped))
         pruned = max(upkeep.prune(self._engine, top=BATCH), logs.prune(self._engine, top=BATCH))
+        pruned = max(pruned, runs.prune(self._engine, top=BATCH), durable.prune(self._engine, top=BATCH))
         idle = upkeep.forget_idle_groups(self._engine, top=BATCH)
         limits.forget_idle(self._engine, top=BATCH)
         upkeep.forget_marks(self._engine, top=BATCH)

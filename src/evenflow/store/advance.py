@@ -44,7 +44,8 @@ class Claim(msgspec.Struct, frozen=True):
 class Advanced(msgspec.Struct, frozen=True):
     """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, V of the bands that
     it claimed from if it moves V (whatever enters them from now on comes behind that turn), keys that have room, whether
-    jobs of shut tasks are in the way, and the breakers that the ends have opened or closed."""
+    jobs of shut tasks are in the way, the breakers that the ends have opened or closed, and the runs of workflows whose
+    steps have ended."""
 
     claimed: list[Claimed]
     lost: list[tuple[int, int]]
@@ -53,6 +54,7 @@ class Advanced(msgspec.Struct, frozen=True):
     freed: set[str]
     is_obstructed: bool = False
     turned: Sequence[Turned] = ()
+    runs: frozenset[int] = frozenset()
 
 
 NOTHING = Claim()
@@ -105,7 +107,7 @@ def advance(
         answers = [engine.run("advance", parameters, deadline_s=deadline_s)]
     else:
         answers = engine.run_all(units, deadline_s=deadline_s)
-    claimed, lost, awaited, rounds, freed, shut = [], [], [], {}, set(), False
+    claimed, lost, awaited, rounds, freed, shut, runs = [], [], [], {}, set(), False, set()
     for row in answers[-1]:
         if row[0] == "claimed":
             claimed.append(Claimed(*row[1:]))
@@ -115,6 +117,8 @@ def advance(
             awaited.append(row[1])
         elif row[0] == "freed":
             freed.add(row[3])
+        elif row[0] == "step":
+            runs.add(row[1])
         elif row[0] == "shut":
             shut = True
         else:
@@ -122,7 +126,7 @@ def advance(
     place = {want.queue: want.place for want in claim.wants}
     claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
     changes = [] if verdicts is None else turned(answers[0])
-    return Advanced(claimed, lost, awaited, rounds, freed, shut, changes)
+    return Advanced(claimed, lost, awaited, rounds, freed, shut, changes, frozenset(runs))
 
 
 def start(

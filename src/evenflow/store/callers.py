@@ -5,6 +5,7 @@ commits or rolls back a caller's transaction.
 """
 
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -32,7 +33,8 @@ _MARK_OF_A_CONNECTION = {
     "sqlalchemy": "execute",
     "django": "vendor",
 }
-_UNDEFINED = {"42P01", "3F000"}  # table, schema
+_UNDEFINED = {"42P01", "3F000", "42703"}  # table, schema, column
+_UNDEFINED_IN_SQLITE = re.compile(r"no such table: evenflow_|table evenflow_\w+ has no column ")
 
 
 def kind_of(connection: Any) -> str:
@@ -99,19 +101,19 @@ async def adrive_on(connection: Any, steps: Steps[T], schema: str) -> T:
         return result
 
 
-def drive_together(engine: AnyEngine, make_steps: Callable[[], Steps[T]]) -> T:
+def drive_together(engine: AnyEngine, make_steps: Callable[[], Steps[T]], *, deadline_s: float = 30.0) -> T:
     """Run steps on a connection of ours, all in one transaction: what they raise undoes what they wrote.
 
     A lost connection is not borne here as by `drive`: after StoreUnavailable nothing is known about the commit.
     """
     if isinstance(engine, PostgresEngine):
-        return retried(lambda: _driven_in_session(engine, make_steps()))
+        return retried(lambda: _driven_in_session(engine, make_steps(), deadline_s))
     with engine.exclusive() as connection:
         return drive_on(connection, make_steps(), "evenflow")
 
 
-def _driven_in_session(engine: PostgresEngine, steps: Steps[T]) -> T:
-    with engine.session() as connection:
+def _driven_in_session(engine: PostgresEngine, steps: Steps[T], deadline_s: float) -> T:
+    with engine.session(deadline_s) as connection:
         try:
             with connection.transaction():
                 return drive_on(connection, steps, engine.schema)
@@ -166,7 +168,7 @@ def _is_undefined(error: BaseException | None) -> bool:
     """Whether a driver says that a table is not there; SQLAlchemy and Django wrap what the driver said."""
     while error is not None:
         code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-        if code in _UNDEFINED or "no such table: evenflow_" in str(error):
+        if code in _UNDEFINED or _UNDEFINED_IN_SQLITE.search(str(error)):
             return True
         error = getattr(error, "orig", None) or error.__cause__
     return False
@@ -191,7 +193,13 @@ def _on_psycopg(connection: Any, statement: Statement, parameters: dict[str, Any
 
     # Not connection.cursor(): the caller's cursor_factory may read parameters in another style.
     with Cursor(connection, row_factory=tuple_row) as cursor:
-        return _fetched(cursor.execute(statement.pyformat.encode(), parameters))
+        cursor.execute(statement.pyformat.encode(), parameters)
+        return cursor.fetchall() if _has_rows(cursor) else None
+
+
+def _has_rows(cursor: Any) -> bool:
+    """Whether a statement gave a table. In a pipeline only fetching tells; what callers run there always gives one."""
+    return bool(cursor.description or cursor.connection.pgconn.pipeline_status)
 
 
 def _on_psycopg2(connection: Any, statement: Statement, parameters: dict[str, Any]) -> list[Row] | None:
@@ -223,7 +231,7 @@ async def _aon_psycopg(connection: Any, statement: Statement, parameters: dict[s
 
     async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(statement.pyformat.encode(), parameters)
-        return await cursor.fetchall() if cursor.description else None
+        return await cursor.fetchall() if _has_rows(cursor) else None
 
 
 async def _aon_asyncpg(connection: Any, statement: Statement, parameters: dict[str, Any]) -> list[Row] | None:

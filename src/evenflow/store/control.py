@@ -1,14 +1,18 @@
 """Control: what operators and the dispatcher do to jobs and queues. Batches are bounded and go in id order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from evenflow.codec import storable_text
 from evenflow.errors import Code
 from evenflow.job import JobError
+from evenflow.rules import fair
 from evenflow.settings import Queue, Retention
 from evenflow.store import bounds
-from evenflow.store.engine import Engine, as_json
+from evenflow.store.engine import Engine, Row, as_json
 from evenflow.store.limits import promote, release
 from evenflow.store.retention import kept_us
+
+TOO_LATE = JobError(Code.TASK_EXPIRED, "good_until passed before the start")
 
 
 def admit(engine: Engine, *, top: int = 1000, now: int | None = None) -> dict[str, int]:
@@ -17,19 +21,26 @@ def admit(engine: Engine, *, top: int = 1000, now: int | None = None) -> dict[st
     Jobs with concurrency keys line up at them and are ready, or blocked, by what the keys have room for; those of bounded
     queues are ready, or wait as overflow, by what the queue has room for.
     """
+    admitted, lined_up, bounded = read_admission(engine.run("admit", {"top": top, "now": now}))
+    for queue in promote(engine, lined_up, now=now) | bounds.fill(engine, bounded):
+        admitted[queue] = admitted.get(queue, 0) + 1
+    return admitted
+
+
+def read_admission(rows: Iterable[Row]) -> tuple[dict[str, int], set[str], set[str]]:
+    """What an admission came to: queue -> how many became ready, the keys at which jobs lined up, and the bounded queues
+    that jobs wait for."""
     admitted: dict[str, int] = {}
     lined_up: set[str] = set()
     bounded: set[str] = set()
-    for kind, name, count in engine.run("admit", {"top": top, "now": now}):
+    for kind, name, count in rows:
         if kind == "queue":
             admitted[name] = admitted.get(name, 0) + count
         elif kind == "limiter":
             lined_up.add(name)
         elif kind == "bounded":
             bounded.add(name)
-    for queue in promote(engine, lined_up, now=now) | bounds.fill(engine, bounded):
-        admitted[queue] = admitted.get(queue, 0) + 1
-    return admitted
+    return admitted, lined_up, bounded
 
 
 def next_due(engine: Engine) -> int | None:
@@ -40,7 +51,13 @@ def next_due(engine: Engine) -> int | None:
 
 def expire(engine: Engine, retention: Retention, *, top: int = 1000, now: int | None = None) -> list[int]:
     """End jobs as `expired` whose good_until passed before they started. A job in flight is the worker's to judge."""
-    rows = engine.run("expire", {"top": top, "keep_us": kept_us(retention, "expired"), "now": now})
+    parameters = {
+        "top": top,
+        "keep_us": kept_us(retention, "expired"),
+        "error": as_json(TOO_LATE),
+        "now": now,
+    }
+    rows = engine.run("expire", parameters)
     expired = [job for (job,) in rows]
     _make_room(engine, expired, now)
     return expired
@@ -69,8 +86,9 @@ def withdraw(
 
 def cancel(engine: Engine, ids: Sequence[int], retention: Retention, reason: str = "") -> dict[int, str]:
     """`withdraw` as cancelled; the reason is kept with jobs that end now, and told to the workers of the others."""
-    error = JobError(Code.TASK_CANCELLED, reason or "cancelled by request")
-    return withdraw(engine, ids, "cancelled", retention, error=error, why=reason)
+    why = storable_text(reason)
+    error = JobError(Code.TASK_CANCELLED, why or "cancelled by request")
+    return withdraw(engine, ids, "cancelled", retention, error=error, why=why)
 
 
 def retry(engine: Engine, ids: Sequence[int], *, now: int | None = None) -> list[int]:
@@ -137,7 +155,10 @@ def pause(
     engine: Engine, queue: str, *, who: str | None = None, why: str | None = None, now: int | None = None
 ) -> None:
     """No new claims from this queue until it is resumed; what runs goes on. Lasts over restarts."""
-    engine.run("pause_queue", {"name": queue, "who": who, "why": why, "now": now})
+    engine.run(
+        "pause_queue",
+        {"name": queue, "who": who and storable_text(who), "why": why and storable_text(why), "now": now},
+    )
 
 
 def resume(engine: Engine, queue: str) -> bool:
@@ -148,12 +169,16 @@ def resume(engine: Engine, queue: str) -> bool:
 def learn_costs(
     engine: Engine, costs: Mapping[tuple[str, str], tuple[int, int]], *, now: int | None = None
 ) -> None:
-    """Report (queue, group) -> (runs, microseconds spent), for queues that are fair by time."""
+    """Report (queue, group) -> (runs, microseconds spent), for queues that are fair by time.
+
+    Groups whose waiting jobs stand elsewhere than these costs say are noted for `spacing.respace`.
+    """
     listed = [
         {"queue": queue, "group_key": group, "runs": runs, "spent_us": float(spent)}
         for (queue, group), (runs, spent) in sorted(costs.items())
     ]
-    engine.run("learn_costs", {"costs": as_json(listed), "now": now})
+    rules = {"memory": fair.COST_MEMORY, "drift": fair.UNIT_DRIFT, "tolerance": fair.TOLERANCE}
+    engine.run("learn_costs", {"costs": as_json(listed), "now": now, **rules})
 
 
 def _make_room(engine: Engine, ended: Sequence[int], now: int | None) -> None:

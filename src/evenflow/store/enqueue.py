@@ -30,22 +30,32 @@ class Wake(msgspec.Struct, frozen=True, gc=False):
     payload: str
 
 
-class _Item(msgspec.Struct, omit_defaults=True, gc=False):
-    id: int
+class _Kind(msgspec.Struct, gc=False):
+    """What many jobs of a batch have in common."""
+
+    kind: int
     line: int
-    rank: int
     task: str
     max_attempts: int
-    payload: str
+    fails_on_crash: bool
+    run_id: int | None
+    headers: str | None
+    options: str | None
+
+
+class _More(msgspec.Struct, omit_defaults=True, gc=False):
+    """What few jobs have, and each for itself."""
+
     run_at: int | None = None
     good_until: int | None = None
-    run_id: int | None = None
     unique_key: str | None = None
-    fails_on_crash: bool = False
     signature: str | None = None
-    headers: str | None = None
-    options: str | None = None
     limits: str | None = None
+    state: str | None = None
+
+
+# id, kind, rank in its line, payload, more: short, since the database parses it for each job.
+_Item = tuple[int, int, int, str] | tuple[int, int, int, str, _More]
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -78,7 +88,7 @@ def enqueue_steps(
     Jobs for `bounded` queues are let in as far as there is room; QueueFull is raised where a queue rejects the rest.
     These, jobs that replace others, and those whose key stays taken for a while, have to be driven in one transaction.
     """
-    numbers = yield from _fresh_ids(ids, len(jobs))
+    numbers = yield from fresh_ids(ids, len(jobs))
     left = list(range(len(jobs)))  # places in `jobs`
     holders: dict[int, int] = {}
     losses = 0
@@ -108,7 +118,7 @@ def enqueue_steps(
         if added == 0 and not losses:
             # Nothing of ours is there yet, so whatever carries one of our ids is another job.
             taken = [place for place in left if present.get(numbers[place]) == numbers[place]]
-            for place, number in zip(taken, (yield from _fresh_ids(ids, len(taken))), strict=True):
+            for place, number in zip(taken, (yield from fresh_ids(ids, len(taken))), strict=True):
                 numbers[place] = number
         holders |= {
             place: present[numbers[place]]
@@ -213,7 +223,8 @@ def _let_in(jobs: Sequence[NewJob], bounded: Collection[str], arriving: bool) ->
         yield "fill_queues", fill_parameters(bounded, top=max(BATCH, len(jobs)))
 
 
-def _fresh_ids(ids: IdSource, count: int) -> Steps[list[int]]:
+def fresh_ids(ids: IdSource, count: int) -> Steps[list[int]]:
+    """`count` fresh ids, reserved where none are at hand."""
     numbers = ids.take_reserved(count)
     while numbers is None:
         blocks = yield "reserve_ids", {"blocks": ids.blocks_needed(count)}
@@ -267,19 +278,49 @@ def _key(number: int, job: NewJob) -> dict[str, int | str | None]:
 
 def _parameters(batch: list[tuple[int, NewJob]], sign: Sign | None, now: int | None) -> dict[str, object]:
     lines: dict[tuple[str, int, str | None], _Line] = {}
-    items = []
+    kinds: dict[tuple[object, ...], tuple[int, _Line]] = {}
+    listed: list[_Kind] = []
+    items: list[_Item] = []
     for number, job in batch:
-        place = (job.queue, job.priority, job.group)
-        line = lines.get(place)
-        if line is None:
-            line = lines[place] = _Line(len(lines), *place)
+        shared = (
+            job.queue, job.priority, job.group, job.task, job.max_attempts, job.fails_on_crash, job.run_id, job.headers,
+            job.options,
+        )  # fmt: skip
+        found = kinds.get(shared)
+        if found is None:
+            place = shared[:3]
+            line = lines.get(place)
+            if line is None:
+                line = lines[place] = _Line(len(lines), *place)
+            found = kinds[shared] = len(listed), line
+            listed.append(_Kind(len(listed), line.line, *shared[3:]))
+        kind, line = found
         if job.run_at is None:
             line.jobs += 1
-        items.append(
-            _Item(
-                number, line.line, line.jobs, job.task, job.max_attempts, job.payload, job.run_at, job.good_until,
-                job.run_id, job.unique_key, job.fails_on_crash, sign(job, number) if sign else None, job.headers,
-                job.options, as_json(limit_rows(job.limits)) if job.limits else None,
+        if (
+            sign
+            or job.run_at is not None
+            or job.good_until is not None
+            or job.unique_key
+            or job.limits
+            or job.waits
+        ):
+            limits = as_json(limit_rows(job.limits)) if job.limits else None
+            signature = sign(job, number) if sign else None
+            more = _More(
+                job.run_at,
+                job.good_until,
+                job.unique_key,
+                signature,
+                limits,
+                "waiting" if job.waits else None,
             )
-        )  # fmt: skip
-    return {"batch": as_json(items), "lines": as_json(list(lines.values())), "now": now}
+            items.append((number, kind, line.jobs, job.payload, more))
+        else:
+            items.append((number, kind, line.jobs, job.payload))
+    return {
+        "batch": as_json(items),
+        "kinds": as_json(listed),
+        "lines": as_json(list(lines.values())),
+        "now": now,
+    }

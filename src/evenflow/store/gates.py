@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from evenflow.codec import storable_text
 from evenflow.job import End, JudgedEnd
 from evenflow.limits import Breaker
 from evenflow.rules.breaker import Circuit, Declared, Kind, Target
@@ -165,7 +166,10 @@ def pause_task(
     engine: Engine, task: str, *, who: str | None = None, why: str | None = None, now: int | None = None
 ) -> None:
     """Start no more jobs of this task, in any queue; what runs goes on. Lasts over restarts."""
-    engine.run("pause_task", {"name": task, "who": who, "why": why, "now": now})
+    engine.run(
+        "pause_task",
+        {"name": task, "who": who and storable_text(who), "why": why and storable_text(why), "now": now},
+    )
 
 
 def resume_task(engine: Engine, task: str) -> bool:
@@ -179,7 +183,12 @@ def open_breaker(
     engine: Engine, name: str, *, who: str | None = None, why: str | None = None, now: int | None = None
 ) -> bool:
     """Open a breaker until it is closed by hand; False if there is none of this name."""
-    return bool(engine.run("open_breaker", {"name": name, "who": who, "why": why, "now": now}))
+    return bool(
+        engine.run(
+            "open_breaker",
+            {"name": name, "who": who and storable_text(who), "why": why and storable_text(why), "now": now},
+        )
+    )
 
 
 def close_breaker(engine: Engine, name: str, *, forgets: bool = True) -> bool | None:

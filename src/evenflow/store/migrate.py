@@ -164,6 +164,10 @@ def _sqlite_version(engine: SqliteEngine) -> int:
 
 
 def _postgres_version(engine: PostgresEngine) -> int:
+    return retried(lambda: _read_postgres_version(engine))
+
+
+def _read_postgres_version(engine: PostgresEngine) -> int:
     with engine.session() as connection:
         table = f'"{engine.schema}".migration'
         found = connection.execute("select to_regclass(%s)", (table,)).fetchone()

@@ -8,6 +8,7 @@ import contextlib
 import math
 import os
 import re
+import select
 import socket
 import threading
 import time
@@ -38,6 +39,8 @@ _KEEPALIVE: dict[str, Any] = {
     "keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 10_000,
 }  # fmt: skip
 _CONFLICTS = {"40001", "40P01", "55P03"}
+# "Prepared statement does not exist", "already exists": a pooler that did not show itself gave our session to others.
+_STRAYED = {"26000", "42P05"}
 # Classes and codes after which the same call may succeed: connection, resources, operator, read-only after a failover.
 _TRANSIENT_CLASSES = {"08", "53", "57", "58"}
 _TRANSIENT = {"25006", "25P03"}
@@ -58,6 +61,7 @@ class PostgresEngine:
         if psycopg is None:
             raise DriverMissing("PostgreSQL needs psycopg", extra="postgres")
         self._conninfo = conninfo
+        self._own_options = _options_of(conninfo)
         self.schema = schema
         self._units = load_units("postgres", schema)
         self._idle: list[psycopg.Connection[Row]] = []
@@ -105,8 +109,9 @@ class PostgresEngine:
                 try:
                     with self.within(deadline_s, connection):
                         yield connection
-                except BaseException:
+                except BaseException as error:
                     _reset(connection)
+                    self._beware_of_pooler(error)
                     raise
                 finally:
                     if not connection.closed:
@@ -141,20 +146,28 @@ class PostgresEngine:
         with self.session(deadline_s) as connection, connection.transaction():
             return [_rows(connection, unit, parameters) for unit, parameters in units]
 
+    def _beware_of_pooler(self, error: BaseException) -> None:
+        if isinstance(error, psycopg.Error) and error.sqlstate in _STRAYED:
+            self._has_pooler = True
+            while (connection := self._idle_connection()) is not None:
+                connection.close()
+
     def _idle_connection(self) -> "psycopg.Connection[Row] | None":
         try:
-            return self._idle.pop()
+            while not _is_alive(connection := self._idle.pop()):
+                connection.close()
         except IndexError:  # none, or another thread took the last one
             return None
+        return connection
 
     def _connect(self, deadline_s: float = CONNECT_TIMEOUT_S) -> "psycopg.Connection[Row]":
         timeout_s = math.ceil(min(deadline_s, CONNECT_TIMEOUT_S))
         options: dict[str, Any] = {"autocommit": True, "connect_timeout": timeout_s, **_KEEPALIVE}
-        options |= {"application_name": "evenflow", "target_session_attrs": "read-write"}
+        options |= {"fallback_application_name": "evenflow", "target_session_attrs": "read-write"}
         if self._has_pooler:
             return psycopg.connect(self._conninfo, prepare_threshold=None, **options)
         try:
-            return psycopg.connect(self._conninfo, options=_PLANNING, **options)
+            return psycopg.connect(self._conninfo, options=f"{_PLANNING} {self._own_options}", **options)
         except psycopg.OperationalError as refused:
             # PgBouncer refuses start-up options: that is how we learn that it is there.
             if "startup parameter" not in str(refused):
@@ -181,7 +194,7 @@ def translated() -> Iterator[None]:
     except psycopg.Error as error:
         code = error.sqlstate or ""
         text = f"PostgreSQL: {_first_line(error)}"
-        if code in _CONFLICTS:
+        if code in _CONFLICTS or code in _STRAYED:
             raise Conflict(text) from error
         if not code and _UNWELCOME.search(text):
             raise StoreRefused(f"{text}; correct the URL, or create what it names") from error
@@ -197,6 +210,15 @@ def _rows(connection: "psycopg.Connection[Row]", unit: Unit, parameters: Paramet
         cursor = connection.execute(statement.pyformat, parameters)
         rows += cursor.fetchall() if cursor.description else []
     return rows
+
+
+def _options_of(conninfo: str) -> str:
+    """What the address, or the environment, says about sessions: it stands after ours, so it counts."""
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(conninfo).get("options")
+    except psycopg.Error:  # said better when connecting
+        return ""
+    return str(given or os.environ.get("PGOPTIONS", ""))
 
 
 def quoted(schema: str) -> "psycopg_sql.Identifier":
@@ -217,6 +239,18 @@ def _advice(error: Exception) -> str:
     ):
         return "; is the server running, and is the URL right?"
     return ""
+
+
+def _is_alive(connection: "psycopg.Connection[Row]") -> bool:
+    """Whether an idle connection may be used. A server that went away has closed it, and that can be read without asking:
+    after a restart no call has to fail, and with four idle connections not four in a row."""
+    with contextlib.suppress(Exception):
+        incoming = select.poll()
+        incoming.register(connection.fileno(), select.POLLIN)
+        while incoming.poll(0):  # a notice is kept for the next call, the end is an error
+            connection.pgconn.consume_input()
+        return True
+    return False
 
 
 def _reset(connection: "psycopg.Connection[Row]") -> None:

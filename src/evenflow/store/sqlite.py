@@ -41,6 +41,7 @@ _TRANSIENT = {
     "SQLITE_CANTOPEN",
     "SQLITE_PROTOCOL",
 }
+_OTHERS_WRITE = "; another program keeps a write transaction open: let it commit sooner, then try again"
 
 
 class SqliteEngine:
@@ -50,7 +51,8 @@ class SqliteEngine:
 
     def __init__(self, path: str | None) -> None:
         _require_version()
-        self.path = path
+        # The file itself, for good: two names of it (a link, another working folder) must not become two write locks.
+        self.path = None if path is None else os.path.realpath(path)
         self._units = load_units("sqlite")
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -211,7 +213,8 @@ def translated() -> Iterator[None]:
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", None) or ""
         kind = StoreUnavailable if any(name.startswith(prefix) for prefix in _TRANSIENT) else StoreRefused
-        raise kind(f"SQLite: {error}{f' ({name})' if name else ''}") from error
+        advice = _OTHERS_WRITE if name == "SQLITE_BUSY" else ""
+        raise kind(f"SQLite: {error}{f' ({name})' if name else ''}{advice}") from error
 
 
 def _rows(connection: sqlite3.Connection, unit: Unit, parameters: Parameters) -> list[Row]:
@@ -248,18 +251,23 @@ def _open_lock_file(path: Path) -> int:
 
 def _require_writable(path: Path) -> None:
     folder = path.parent
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # which asks without raising
         raise StoreRefused(
             f"SQLite: the folder {str(folder)!r} does not exist; create it, or correct the path"
         )
-    if path.is_dir():
+    if os.path.isdir(path):
         raise StoreRefused(f"SQLite: {str(path)!r} is a folder; give the path of a file")
     if not os.access(folder, os.W_OK):  # also where the file exists: log and lock lie beside it
         raise StoreRefused(
             f"SQLite: the folder {str(folder)!r} is read-only; choose a place that can be written"
         )
     if not os.path.lexists(path):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise StoreRefused(
+                f"SQLite: the file {str(path)!r} cannot be made: {error.strerror}; choose another place"
+            ) from error
     elif not os.access(path, os.W_OK):
         raise StoreRefused(
             f"SQLite: the file {str(path)!r} is read-only; change its permissions, or choose another file"

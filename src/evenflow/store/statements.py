@@ -30,6 +30,9 @@ _FILES = (
     "gates",
     "schedules",
     "bounds",
+    "workflows",
+    "durable",
+    "spacing",
 )
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from evenflow.clock import from_us, to_us
 from evenflow.errors import StoreUnavailable
-from evenflow.store.engine import Conflict, Engine
+from evenflow.store.engine import Conflict, Engine, retried
 from evenflow.store.postgres import PostgresEngine
 from evenflow.store.reads import now_us
 
@@ -43,7 +43,7 @@ def turn_partitions(
     the next call: a long reader of the history must not make a finish wait.
     """
     today = from_us(now_us(engine) if now is None else now).replace(hour=0, minute=0, second=0, microsecond=0)
-    present = _partitions(engine)
+    present = retried(lambda: _partitions(engine))
     wanted = {f"history_{today + day * _DAY:%Y%m%d}": today + day * _DAY for day in range(days_ahead + 1)}
     created = [
         name

@@ -12,25 +12,29 @@ from typing import Any
 from evenflow.clock import from_us
 from evenflow.codec import decode_call
 from evenflow.context import Context
+from evenflow.durable import Journal
 from evenflow.hooks import Hooks
 from evenflow.ids import EPOCH_MS, NUMBER_BITS, id_text
 from evenflow.job import Claimed, End
 from evenflow.signing import KeyRing
 from evenflow.worker.outcome import CancelledByWish, Expired, StartedLate, TimedOut, raised, succeeded
 from evenflow.worker.registry import Entry
+from evenflow.worker.step_gate import StepGate
 
 current_run: contextvars.ContextVar["Run | None"] = contextvars.ContextVar("evenflow_run", default=None)
 """The run that this code belongs to, for log filters and code far below a body."""
 
 Report = Callable[[int, int, dict[str, Any]], None]
 Say = Callable[[Claimed, str, str], None]
+MakeJournal = Callable[[Claimed, Callable[[], int]], Journal]
+NO_CONDITIONS = StepGate({})
 
 
 class Run:
     """One job in one slot."""
 
     __slots__ = (
-        "_undecided", "cancel_why", "context", "entry", "is_over", "is_returned", "job", "start_by", "started", "task",
+        "_undecided", "began", "cancel_why", "context", "entry", "is_over", "is_returned", "job", "start_by", "started", "task",
     )  # fmt: skip
 
     def __init__(self, job: Claimed, entry: Entry | None, start_by: float | None = None) -> None:
@@ -39,7 +43,9 @@ class Run:
         self.start_by = (
             start_by  # by the monotonic clock; a body under a rate that comes later is not entered
         )
-        self.started = time.monotonic()
+        self.started = self.began = (
+            time.monotonic()
+        )  # claimed; `began` is when a thread, or the loop, has taken it up
         self.context: Context | None = None
         self.task: asyncio.Task[None] | None = None
         self.cancel_why: str | None = None
@@ -65,8 +71,11 @@ class Caller:
     """Calls bodies. Checks signature and expiry, decodes the arguments, gives them their context and surroundings."""
 
     def __init__(
-        self, *, keys: KeyRing | None, require_signed: bool, hooks: Hooks, report: Report, say: Say
-    ) -> None:
+        self, *, keys: KeyRing | None, require_signed: bool, hooks: Hooks, report: Report, say: Say,
+        gate: StepGate = NO_CONDITIONS, journal: MakeJournal | None = None,
+    ) -> None:  # fmt: skip
+        self._gate = gate
+        self._journal = journal
         self._say = say
         self._keys = keys
         self._require_signed = require_signed
@@ -82,6 +91,7 @@ class Caller:
             if entry.timeout_s is None and run.context is None:
                 value = await entry.function(*args, **kwargs)
             else:
+                value = None  # where a surrounding hook swallows the body's error
                 async with asyncio.timeout(entry.timeout_s) as timer:
                     with self._surrounded(run):
                         value = await entry.function(*args, **kwargs)
@@ -96,17 +106,19 @@ class Caller:
             return self._ended(run, entry, error)
 
     def run_function(self, run: Run, entry: Entry) -> End:
-        """The end of a plain body, run on this thread."""
-        token = current_run.set(run)
+        """The end of a plain body, run on this thread. Context variables that it sets do not reach the next one."""
+        return contextvars.copy_context().run(self._run_function, run, entry)
+
+    def _run_function(self, run: Run, entry: Entry) -> End:
+        current_run.set(run)
         try:
             args, kwargs = self._prepare(run, entry)
+            value = None
             with self._surrounded(run) if run.context is not None else nullcontext():
                 value = entry.function(*args, **kwargs)
             return succeeded(run.job, value, entry.rules, run.now(), random.random())
         except BaseException as error:
             return self._ended(run, entry, error)
-        finally:
-            current_run.reset(token)
 
     def _ended(self, run: Run, entry: Entry, error: BaseException) -> End:
         """The end of a body that raised. One that somebody wanted to stop is not tried again."""
@@ -127,7 +139,8 @@ class Caller:
                 job.signature, queue=job.queue, task=job.task, job_id=id_text(job.id), payload=job.payload,
                 group=job.group, created_at_us=((job.id >> NUMBER_BITS) + EPOCH_MS) * 1000,
             )  # fmt: skip
-        args, kwargs = decode_call(job.payload, entry.signature)
+        outputs = None if job.inputs is None else self._gate.pass_through(job, job.inputs)
+        args, kwargs = decode_call(job.payload, entry.signature, outputs)
         if entry.signature.context is not None or self._hooks.surrounds:
             run.context = self._context(run, entry)
             _pass_on_wish(run, run.context)
@@ -144,6 +157,9 @@ class Caller:
             deadline=None if timeout is None else from_us(run.now()) + timedelta(seconds=timeout),
             report=lambda said: self._report(job.id, job.epoch, dict(said)),
             say=lambda level, line: self._say(job, level, line),
+            journal=None if self._journal is None else self._journal(job, run.now), is_async=entry.is_async,
+            run_id=None if job.run_id is None else id_text(job.run_id),
+            step_name=None if job.inputs is None else job.inputs.step,
         )  # fmt: skip
 
     def _surrounded(self, run: Run) -> AbstractContextManager[None]:

@@ -92,6 +92,8 @@ def _worker(app: Client, orders: Orders) -> LocalWorker:
         parent=orders.parent,
         hooks=app.hooks,
         locator=orders.locator,
+        conditions=app.conditions,
+        journal=app.journal,
     )
 
 

@@ -6,6 +6,7 @@ Bodies run on the main thread; another one listens to the worker, whose end is t
 import asyncio
 import os
 import queue
+import random
 import signal
 import socket
 import sys
@@ -22,6 +23,7 @@ from evenflow.worker.logs import configure_logging
 from evenflow.worker.outcome import UnknownTask, raised
 from evenflow.worker.processes import Channel, Message, sendable
 from evenflow.worker.registry import Registry
+from evenflow.worker.step_gate import StepGate
 
 
 def main(descriptor: int) -> None:
@@ -69,11 +71,15 @@ def _run(job: Claimed, start_by: float | None, apps: list[Client], channel: Chan
 
     keys = KeyRing.build(app.settings.signing_keys) if app.settings.signing_keys else None
     caller = Caller(
-        keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report, say=say
-    )
+        keys=keys, require_signed=app.settings.require_signed, hooks=app.hooks, report=report, say=say,
+        gate=StepGate(app.conditions), journal=app.journal,
+    )  # fmt: skip
     channel.send(Message(has_begun=True))
     if entry.is_async:
-        return asyncio.run(caller.run_coroutine(run, entry))
+        try:
+            return asyncio.run(caller.run_coroutine(run, entry))
+        except BaseException as error:  # SystemExit in a task that the body has started
+            return raised(job, error, entry.rules, run.now(), random.random())
     return caller.run_function(run, entry)
 
 

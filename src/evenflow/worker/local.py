@@ -20,11 +20,13 @@ from evenflow.settings import Settings
 from evenflow.store import leases
 from evenflow.store.engine import Engine
 from evenflow.store.open import AnyEngine
+from evenflow.worker.calling import MakeJournal
 from evenflow.worker.patience import Impatient, when_available
 from evenflow.worker.pump import Pump, PumpOptions, Stop
 from evenflow.worker.registry import Registry, TaskLike
 from evenflow.worker.serving import QueueList
 from evenflow.worker.slots import Slots
+from evenflow.worker.step_gate import Conditions, StepGate
 
 log = logging.getLogger("evenflow.worker")
 
@@ -39,7 +41,8 @@ class LocalWorker:
     def __init__(
         self, tasks: Mapping[str, TaskLike], settings: Settings, engine: AnyEngine, queues: QueueList, options: PumpOptions, *,
         kind: str = "worker", parent: int | None = None, announce: Callable[[], None] = lambda: None,
-        hooks: Hooks | None = None, locator: str | None = None,
+        hooks: Hooks | None = None, locator: str | None = None, conditions: Conditions | None = None,
+        journal: MakeJournal | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._engine = engine
@@ -51,11 +54,12 @@ class LocalWorker:
         self._loop = new_event_loop()
         self._slots = Slots(
             Registry(tasks, settings), settings, loop=self._loop, threads=options.concurrency, wake=self._wake,
-            hooks=self._hooks, locator=locator,
+            hooks=self._hooks, locator=locator, gate=StepGate(conditions or {}), journal=journal,
         )  # fmt: skip
         self.pump = Pump(engine, self._slots, settings, queues, options, worker=self.id, announce=announce)
         self._error: BaseException | None = None
         self._is_stopped = threading.Event()
+        self._is_over = threading.Event()
 
     def run(self) -> None:
         """Serve until stopped or empty. Raises what ended the pump.
@@ -91,11 +95,22 @@ class LocalWorker:
         with self._signals():
             thread.start()
             try:
-                self._loop.run_forever()
+                self._turn_loop()
             finally:
                 self.stop(Stop.AT_ONCE)
                 thread.join()
                 self._slots.close()
+
+    def _turn_loop(self) -> None:
+        """Run coroutines until the pump has stopped. A body may stop the loop, or start a task that raises SystemExit, which
+        the loop hands on to whoever turns it: that ends the task, and reaches a body that waits for it, not the worker."""
+        while not self._is_over.is_set():
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                log.warning(
+                    "a task that a body has started raised %s: the worker goes on", type(error).__name__
+                )
 
     def stop(self, how: Stop = Stop.GRACEFUL) -> None:
         self.pump.stop(how)
@@ -151,6 +166,7 @@ class LocalWorker:
         except BaseException as error:
             self._error = error
         finally:
+            self._is_over.set()
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -183,6 +199,8 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 def close_event_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Let cancelled coroutines run their finally blocks, then close."""
+    loop.call_soon(loop.stop)  # together with an earlier wish to stop it, which would cut short what follows
+    loop.run_forever()
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()

@@ -7,17 +7,17 @@ from typing import Any
 
 import msgspec
 
-from evenflow.codec import encode_result
+from evenflow.codec import encode_result, storable_text
 from evenflow.errors import Code, DecodeError, ProcessExitError, ResultError, SignatureInvalid
 from evenflow.job import MAX_CRASHES, Claimed, End, JobError, JudgedEnd, Verdict
 from evenflow.limits import Breaker
 from evenflow.rules.breaker import counts
 from evenflow.rules.retry import Retry
 from evenflow.settings import Retention
-from evenflow.signals import Cancel, Fail, RetryLater, Signal, Snooze
+from evenflow.signals import Cancel, Fail, RetryLater, Signal, Snooze, Suspend
+from evenflow.store.control import TOO_LATE
 from evenflow.store.retention import kept_us
 
-LONGEST_MESSAGE = 4_000
 LONGEST_TRACEBACK = 16_000
 LONGEST_CODE = 200
 LONGEST_DATA = 16_000
@@ -50,6 +50,18 @@ class StartedLate(Exception):
 
 class CancelledByWish(Exception):
     """Somebody wanted the job to stop, and it did."""
+
+
+class SkippedByCondition(Exception):
+    """A condition of the workflow's step said that it is not to run."""
+
+
+class ConditionFailed(Exception):
+    """A condition of the workflow's step is not known here, or raised."""
+
+
+class RunPaused(Exception):
+    """The run of the workflow was paused between the release of the step and its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,22 @@ def _of_error(job: Claimed, error: BaseException, rules: Rules, now: int, random
             return _back(job, now, error.delay_us, refund=1)
         case StartedLate():
             return unstarted(job)
+        case Suspend():
+            return End(
+                job.id,
+                job.epoch,
+                "scheduled",
+                run_at=error.until_us,
+                refund=1,
+                waits_for_event=error.waits_for_event,
+            )
+        case RunPaused():
+            return End(job.id, job.epoch, "waiting", refund=1)
+        case SkippedByCondition():
+            return _final(job, "skipped", JobError(Code.WORKFLOW_CONDITION_SKIPPED, _said(error)), rules, now)
+        case ConditionFailed():
+            described = JobError(Code.WORKFLOW_CONDITION_EVALUATION_ERROR, _said(error))
+            return _final(job, "failed", described, rules, now)
         case Cancel():
             return _final(
                 job, "cancelled", JobError(Code.TASK_CANCELLED, storable_text(error.reason)), rules, now
@@ -96,9 +124,7 @@ def _of_error(job: Claimed, error: BaseException, rules: Rules, now: int, random
         case CancelledByWish():
             return _final(job, "cancelled", JobError(Code.TASK_CANCELLED, _said(error)), rules, now)
         case Expired():
-            return _final(
-                job, "expired", JobError(Code.TASK_EXPIRED, "good_until passed before the start"), rules, now
-            )
+            return _final(job, "expired", TOO_LATE, rules, now)
         case LockContended(skips=True):
             return _final(job, "skipped", JobError(Code.LOCK_CONTENDED, _said(error)), rules, now)
         case SignatureInvalid():
@@ -234,14 +260,8 @@ def _said(error: BaseException) -> str:
     """The exception's own text. A class whose text cannot be had must not keep its job from ending."""
     try:
         return storable_text(str(error))
-    except Exception as second:
+    except BaseException as second:
         return f"(the text of this error cannot be read: {type(second).__name__})"
-
-
-def storable_text(text: str, limit: int | None = LONGEST_MESSAGE) -> str:
-    """Text that every database stores: no NUL, no lone surrogates."""
-    clean = text.replace("\0", "\\0").encode("utf-8", "replace").decode()
-    return clean if limit is None or len(clean) <= limit else clean[:limit] + "…"
 
 
 def _plain(data: Any) -> Any:

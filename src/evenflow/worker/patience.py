@@ -24,16 +24,16 @@ class Impatient:
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
-        self._longest_s = max(SHORTEST_CALL_S, settings.lease_ms / 2000)
+        self.longest_s = max(SHORTEST_CALL_S, settings.lease_ms / 2000)
         self.kind = engine.kind
 
     def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
-        return self._engine.run(name, parameters, deadline_s=min(deadline_s, self._longest_s))
+        return self._engine.run(name, parameters, deadline_s=min(deadline_s, self.longest_s))
 
     def run_all(
         self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
     ) -> list[list[Row]]:
-        return self._engine.run_all(units, deadline_s=min(deadline_s, self._longest_s))
+        return self._engine.run_all(units, deadline_s=min(deadline_s, self.longest_s))
 
     def close(self) -> None:
         self._engine.close()

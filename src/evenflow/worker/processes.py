@@ -109,6 +109,11 @@ class Processes:
         while True:
             left = _LOOK_S if ends_at is None else min(_LOOK_S, ends_at - time.monotonic())
             message = process.channel.receive(max(0.0, left))
+            if message is None and not process.is_alive():
+                # Its end of the channel is held open by a process that it has forked: no more than what it said comes.
+                message = process.channel.receive(0.0)
+                if message is None:
+                    raise process.describe_death()
             if message is not None and message.end is not None:
                 return message.end
             if message is not None and message.has_begun:

@@ -7,10 +7,11 @@ it waits for wake-ups, ends, or the time to poll, whichever comes first.
 import collections
 import enum
 import logging
+import math
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -19,8 +20,9 @@ from evenflow.clock import lease_s
 from evenflow.errors import StoreUnavailable
 from evenflow.ids import id_text
 from evenflow.job import Claimed, End
+from evenflow.rules.breaker import Circuit
 from evenflow.settings import Settings
-from evenflow.store import bounds, control, leases, limits, logs, reads
+from evenflow.store import bounds, control, durable, leases, limits, logs, reads, runs, workflows
 from evenflow.store.advance import NOTHING, Advanced, Claim, advance, recharge, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
@@ -42,9 +44,11 @@ COSTS_EVERY_S = 0.25
 FILL_EVERY_S = 0.05
 LEASE_MARGIN = 0.8
 STUCK_GRACE_S = 2.0
+MOST_SLOTS = 100_000
 UNTIL_EMPTY_S = 0.005
 STOPPING_TRY_S = 0.2
 LATE_SAID_EVERY_S = 10.0
+TEND_EVERY_S = 0.25
 # A call that we gave up on may still be carried out by the server: for so long we look for claims we do not know of.
 DOUBT_S = 120.0
 DOUBT_EVERY_S = 5.0
@@ -119,7 +123,7 @@ class Pump:
         self.progressed_at: float | None = None
         self._costs_at = self._poll_at = self._beat_at = self._names_at = self._moved_v_at = (
             self._progress_at
-        ) = 0.0
+        ) = self._tend_at = 0.0
         self._claim_lease_us = (settings.claim_lease_ms or settings.lease_ms) * 1000
         self._lease_ends_at = lease_s() + settings.lease_ms / 1000
         self.has_lost_lease = threading.Event()
@@ -179,6 +183,9 @@ class Pump:
         if self._stop is not Stop.NO:
             self._return_when_due()
         self._replace_if_needed()
+        if now >= self._tend_at:  # also where one round follows another without a rest
+            self._tend_at = now + TEND_EVERY_S
+            self._slots.tend()
         self._take_ends()
         if self._slots.has_news and (now >= self._progress_at or self._slots.has_last_news):
             self._save_progress(now)
@@ -201,6 +208,7 @@ class Pump:
             self._waker.wake_dispatchers()  # somebody else may run them, or has to make them ready in time
         if self._capped and len(self._unwritten) > len(answer.claimed):
             self._waker.wake(*self._capped)  # we leave room under a cap that others may be waiting for
+        rouses = any(end.waits_for_event for end in self._unwritten)  # their event may have come meanwhile
         self._unwritten = []
         if claim is not NOTHING:
             self._hungry = (
@@ -218,6 +226,10 @@ class Pump:
         else:
             self._held.extend(answer.claimed)
         self._tell(answer)
+        if answer.runs:
+            self._settle(answer.runs)
+        if rouses:
+            durable.rouse(self._store)
         if self._bounded and claim is not NOTHING:
             self._fill(len(answer.claimed) < claim.top, now)
         if answer.freed:
@@ -242,12 +254,23 @@ class Pump:
         self._hungry = self._hungry or bool(queues & set(self._serving.names))
         self._waker.wake(*queues)
 
+    def _settle(self, ended_in: Collection[int]) -> None:
+        """Steps of workflows have ended: what waits for them goes on, wherever it is served. A sweep finds what we miss."""
+        settled = workflows.settle(
+            self._engine, ended_in, self._settings.retention, deadline_s=self._store.longest_s
+        )
+        self._hungry = self._hungry or not settled.queues.isdisjoint(self._serving.names)
+        self._waker.wake(*settled.queues)
+        if settled.ended:
+            self._waker.announce_ends()
+            self._announce()
+
     def _start(self, jobs: Sequence[Claimed], asked_at: float) -> None:
         locked = [job for job in jobs if takes_lock(job)]
         if locked:
             jobs = [job for job in jobs if not takes_lock(job)]
         self._ran += len(jobs)
-        self._slots.start(jobs, asked_at)
+        self._slots.start(self._with_inputs(jobs), asked_at)
         if locked:
             self._start_locked(locked, asked_at)
 
@@ -263,10 +286,18 @@ class Pump:
         holders = limits.locks(self._store, [job.id for job in refused]) if refused else {}
         starting = [job for job in jobs if job.id in granted]
         self._ran += len(starting)
-        self._slots.start(starting, asked_at)
+        self._slots.start(self._with_inputs(starting), asked_at)
         self._unwritten += [
             self._slots.contended(job, *holders.get(job.id, ("its lock", None))) for job in refused
         ]
+
+    def _with_inputs(self, jobs: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Steps of workflows with what they need to start; its parents' results are read where they are stored."""
+        steps = [job.id for job in jobs if job.run_id is not None]
+        if not steps:
+            return jobs
+        found = runs.inputs(self._store, steps)
+        return [msgspec.structs.replace(job, inputs=found.get(job.id)) for job in jobs]
 
     def _start_held(self) -> None:
         """Prefetched jobs take free slots; each is asked for once more, since its claim may have run out meanwhile."""
@@ -473,15 +504,17 @@ class Pump:
         self._names_at = now + NAMES_EVERY_S
 
     def _save_progress(self, now: float) -> None:
-        reports, self._slots.reports = self._slots.reports, {}
         self._progress_at = now + PROGRESS_EVERY_S
         if self._slots.lines:
             self._save_lines()
-        leases.save_progress(
-            self._store,
-            self.worker,
-            [(job, epoch, text) for (job, epoch), text in reports.items()],
-        )
+        reports = self._slots.taken_reports()
+        try:
+            leases.save_progress(
+                self._store, self.worker, [(*attempt, text) for attempt, text in reports.items()]
+            )
+        except StoreUnavailable:
+            self._slots.keep_unsaved(reports)
+            raise
 
     def _save_lines(self) -> None:
         lines = [self._slots.lines.popleft() for _ in range(len(self._slots.lines))]
@@ -513,7 +546,14 @@ class Pump:
     def _is_finished(self) -> bool:
         if self.has_lost_lease.is_set() and not self._slots.running:
             return True
-        is_idle = not (
+        if self._stop is not Stop.NO:
+            return self._is_idle
+        return self._options.until_empty and self._is_idle and not self._hungry and self._is_empty()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing runs here and nothing is left to be written."""
+        return not (
             self._slots.running
             or self._slots.ended
             or self._unwritten
@@ -521,9 +561,6 @@ class Pump:
             or self._refused
             or self._slots.lines
         )
-        if self._stop is not Stop.NO:
-            return is_idle
-        return self._options.until_empty and is_idle and not self._hungry and self._is_empty()
 
     def _is_empty(self) -> bool:
         due = control.next_due(self._store)
@@ -549,13 +586,21 @@ class Pump:
         while True:
             self.progressed_at = now = time.monotonic()
             self._give_up_without_lease()
-            if self._slots.running:  # their lease is at stake, so no back-off may be longer than a heartbeat
-                delay = min(delay, self._settings.heartbeat_ms / 1000)
-            if self._stop is not Stop.NO:
-                delay = min(delay, STOPPING_TRY_S)
+            self._slots.tend()
+            delay = min(delay, self._longest_delay(now))
             if now >= failed_at + delay:
                 return
             signals.wait(min(failed_at + delay - now, 0.5))
+
+    def _longest_delay(self, now: float) -> float:
+        """Seconds that a try may be put off: when the database is back, whoever does not beat in time is taken for dead."""
+        if self._stop is not Stop.NO:
+            return STOPPING_TRY_S
+        if self._slots.running:  # their lease is at stake
+            return self._settings.heartbeat_ms / 1000
+        if self._is_idle and self._outage.circuit(now) is Circuit.OPEN:
+            return math.inf  # nothing is lost with this process, so the cooldown is kept
+        return self._settings.lease_ms / 2000
 
     def _give_up_without_lease(self) -> None:
         margin_s = self._settings.lease_ms / 1000 * (1 - LEASE_MARGIN)

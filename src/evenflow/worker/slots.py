@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from evenflow.clock import wall_us
+from evenflow.codec import storable_text
 from evenflow.errors import DecodeError, ProcessExitError
 from evenflow.hooks import Hooks
 from evenflow.ids import id_text
@@ -24,7 +25,7 @@ from evenflow.job import MAX_CRASHES, Claimed, End
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.store.logs import NewLine
-from evenflow.worker.calling import Caller, Run, timed_out
+from evenflow.worker.calling import NO_CONDITIONS, Caller, MakeJournal, Run, timed_out
 from evenflow.worker.outcome import (
     CancelledByWish,
     LockContended,
@@ -32,10 +33,10 @@ from evenflow.worker.outcome import (
     crashed,
     raised,
     released,
-    storable_text,
 )
 from evenflow.worker.processes import Processes
 from evenflow.worker.registry import Registry
+from evenflow.worker.step_gate import StepGate
 from evenflow.worker.threads import Threads
 
 # After its timeout a coroutine is cancelled; one that does not let go by then is ended without its consent.
@@ -54,7 +55,8 @@ class Slots:
 
     def __init__(
         self, registry: Registry, settings: Settings, *, loop: asyncio.AbstractEventLoop, threads: int,
-        wake: Callable[[], None], hooks: Hooks, locator: str | None = None,
+        wake: Callable[[], None], hooks: Hooks, locator: str | None = None, gate: StepGate = NO_CONDITIONS,
+        journal: MakeJournal | None = None,
     ) -> None:  # fmt: skip
         self._registry = registry
         self._loop = loop
@@ -67,6 +69,8 @@ class Slots:
             hooks=hooks,
             report=self._keep_report,
             say=self._keep_line,
+            gate=gate,
+            journal=journal,
         )
         self._locator = locator
         self._threads: Threads[Run] = Threads(self._run_here, threads)
@@ -167,6 +171,15 @@ class Slots:
         """Whether some of it is of a run that has ended: it has to be stored before the end, or never."""
         return not self.running or any(job not in self.running for job, _ in list(self.reports))
 
+    def taken_reports(self) -> dict[tuple[int, int], str]:
+        """What bodies have reported since the last call. One by one, since they go on reporting meanwhile."""
+        return dict(self.reports.popitem() for _ in range(len(self.reports)))
+
+    def keep_unsaved(self, reports: dict[tuple[int, int], str]) -> None:
+        """Take back reports that could not be stored; newer ones of the same run count."""
+        for attempt, text in reports.items():
+            self.reports.setdefault(attempt, text)
+
     def tend(self) -> float | None:
         """Between the pump's rounds: end overdue functions, give waiting ones a thread. Seconds to the next look."""
         looks = (self._end_overdue(), self._threads.grow(), self._suspects.grow())
@@ -175,7 +188,7 @@ class Slots:
     def stuck_for(self) -> float:
         """For how many seconds the oldest body whose end was decided without it has been going on."""
         now = time.monotonic()
-        self.stuck = {run: since for run, since in self.stuck.items() if not run.is_returned}
+        self._forget_returned()
         return max((now - since for since in self.stuck.values()), default=0.0)
 
     def close(self) -> None:
@@ -207,6 +220,7 @@ class Slots:
 
     async def _run_on_loop(self, run: Run) -> None:
         assert run.entry is not None
+        run.began = time.monotonic()
         try:
             end = await self._caller.run_coroutine(run, run.entry)
         finally:
@@ -219,6 +233,7 @@ class Slots:
         if run.is_over:  # given back, or timed out, while it waited for a thread
             run.is_returned = True
             return
+        run.began = time.monotonic()
         try:
             end = self._isolated(run) if entry.place == "process" else self._caller.run_function(run, entry)
         finally:
@@ -275,13 +290,17 @@ class Slots:
             run.context.cancel(why)
         if run.is_returned or run.entry is None or run.entry.place == "process":
             return
+        self._forget_returned()
         self.stuck[run] = since
         if run.entry.place == "thread":
             self._threads.allow_more(1)
 
+    def _forget_returned(self) -> None:
+        self.stuck = {run: since for run, since in self.stuck.items() if not run.is_returned}
+
     def _note_cost(self, run: Run, group: str) -> None:
         """What a run of a queue that is fair by time has taken, for the pump to report."""
-        key, spent_us = (run.job.queue, group), int((time.monotonic() - run.started) * 1_000_000)
+        key, spent_us = (run.job.queue, group), int((time.monotonic() - run.began) * 1_000_000)
         with self._cost_lock:
             runs, total_us = self.costs.get(key, (0, 0))
             self.costs[key] = (runs + 1, total_us + spent_us)

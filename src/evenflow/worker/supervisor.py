@@ -30,6 +30,7 @@ from evenflow.services.keeper import Keeper, Service
 from evenflow.services.pruner import Pruner
 from evenflow.services.rescuer import Rescuer
 from evenflow.services.scheduler import Plan, Scheduler
+from evenflow.services.spacer import Spacer
 from evenflow.services.undertaker import Death, Undertaker
 from evenflow.settings import Settings
 from evenflow.store import leases
@@ -133,6 +134,7 @@ class Supervisor:
             *([Scheduler(engine, plan)] if plan is not None else []),
             Rescuer(engine, settings),
             Pruner(engine),
+            Spacer(engine),
         ]
 
     def run(self) -> int:

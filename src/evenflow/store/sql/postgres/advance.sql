@@ -1,5 +1,5 @@
 -- name: advance
--- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options
+-- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id
 -- The pump's one round trip: finish these runs, give me more. One statement, so one transaction and one flush.
 -- ends: every write is fenced by (id, epoch, worker) and goes through the primary key: a partial index on running rows
 --   fills with dead entries while somebody holds an old snapshot. The array says so once more: a plan that was made when
@@ -10,21 +10,22 @@
 --   in the statement that waits for a lock would see the state before the wait. What ends here makes room here.
 -- keys: what ends lets go of its keys, what is to be retried later lines up anew when it is due. A start under a rate is
 --   charged by the claim, so a job that is given back under one lines up anew as well, unless refund_starts came before.
+-- steps: the end of a workflow's step is written to its step, with its result, and noted for its children.
 -- gates: a job whose task is shut (paused, or its breaker is open) is stepped over and told, so that set_aside takes it and
 --   its like out of the way. A shut queue gives nothing. The probe of a breaker passes, at the one epoch that it was
 --   chosen for: rescued, it is a job like any other.
--- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), round (V of a band has
+-- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (a key has room), step (steps of this run have ended), round (V of a band has
 --   reached what was claimed: from here on everything enters behind it), shut (a job of a shut task is in the way), claimed. V is moved by whoever finds its row free.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 ends as materialized (
   select e.* from jsonb_to_recordset(cast(:ends as jsonb)) as e (
     id bigint, epoch integer, state text, keep_us bigint, run_at bigint, refund integer, crashed integer, result text, error text, unstarted integer)
 ),
-returns as materialized (select * from ends where state in ('ready', 'scheduled')),
+returns as materialized (select * from ends where state in ('ready', 'scheduled', 'waiting')),
 ended as (
   delete from evenflow.job j using ends e
   where j.id = any (array(select id from ends)) and j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
-    and e.state not in ('ready', 'scheduled')
+    and e.state not in ('ready', 'scheduled', 'waiting')
   returning j.*, e.state as end_state, e.keep_us as end_keep_us, e.crashed, e.result, e.error
 ),
 archived as (
@@ -36,12 +37,25 @@ archived as (
     options,
     case when error is null then errors when errors is null or length(errors) > 65536 then '[' || error || ']'
          else left(errors, -1) || ',' || error || ']' end,
-    progress, payload, limits, result
+    progress, payload, limits, case when run_id is null then result end
   from ended where end_keep_us > 0
+),
+ended_steps as materialized (
+  select l.at, d.end_state, d.result from ended d
+  cross join lateral (select s.ctid as at from evenflow.step s where s.id = d.id limit 1) l
+  where d.run_id is not null
+),
+stepped as (
+  update evenflow.step s set state = d.end_state, result = d.result, ended_at = now
+  from ended_steps d, clock where s.ctid = d.at
+  returning s.id, s.run_id
+),
+noted as (
+  insert into evenflow.step_end (run_id, step_id) select run_id, id from stepped order by run_id, id on conflict do nothing
 ),
 returned as (
   update evenflow.job j set worker = null, lease_until = null,
-    state = case when j.limits like '%"window_us"%'
+    state = case when e.state = 'waiting' then 'waiting' when j.limits like '%"window_us"%'
         and (e.unstarted is null or exists (select from evenflow.hold h where h.job_id = j.id and h.phase = 3)) then 'scheduled'
       when e.state = 'ready' and exists (select from evenflow.queue q where q.name = j.queue and q.max_ready is not null) then 'overflow' else e.state end,
     run_at = coalesce(e.run_at, case when j.limits like '%"window_us"%' then now else j.run_at end), attempt = j.attempt - coalesce(e.refund, 0), crashes = j.crashes + coalesce(e.crashed, 0),
@@ -49,8 +63,8 @@ returned as (
                   else left(j.errors, -1) || ',' || e.error || ']' end,
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
-  from returns e, clock
-  where j.id = any (array(select id from returns)) and j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
+  from clock, returns e cross join lateral (select h.ctid as at from evenflow.job h where h.id = e.id offset 0) f
+  where j.ctid = f.at and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
   returning j.id, j.epoch, j.queue, j.state, j.limits
 ),
 freed as (
@@ -59,7 +73,7 @@ freed as (
 ),
 parked as (
   update evenflow.hold h set phase = 0, held_at = null from returned r
-  where r.limits is not null and r.state = 'scheduled' and h.job_id = r.id
+  where r.limits is not null and r.state in ('scheduled', 'waiting') and h.job_id = r.id
   returning h.limiter
 ),
 shut as materialized (select g.kind, g.name, g.probe_job, g.probe_epoch from evenflow.gate g),
@@ -117,7 +131,7 @@ claimed as (
     and (not (select any_task from shut_kinds) or not exists (
       select from shut s where s.kind = 'task' and s.name = j.task and (s.probe_job, s.probe_epoch) is distinct from (j.id, j.epoch + 1)))
   returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
-    j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits
+    j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits, j.run_id
 ),
 started as (
   update evenflow.hold h set phase = 3, held_at = (select now from clock) from claimed c
@@ -153,23 +167,26 @@ select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group
   cast(null as double precision) as turn, cast(null as integer) as attempt, cast(null as integer) as max_attempts,
   cast(null as smallint) as crashes, cast(null as bigint) as created_at, cast(null as bigint) as run_at,
   cast(null as bigint) as started_at, cast(null as bigint) as good_until,
-  null as payload, null as signature, null as headers, null as options
+  null as payload, null as signature, null as headers, null as options, cast(null as bigint) as run_id
 from ends e
 where (select count(*) from ends) > (select count(*) from ended) + (select count(*) from returned)
   and (e.id, e.epoch) not in (select d.id, d.epoch from ended d) and (e.id, e.epoch) not in (select r.id, r.epoch from returned r)
 union all
-select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from ended d where d.awaited
 union all
-select 'freed', 0, 0, f.limiter, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+select 'freed', 0, 0, f.limiter, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from (select limiter from freed union select limiter from parked) f where f.limiter is not null
 union all
-select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null
+select 'step', s.run_id, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+from (select distinct run_id from stepped) s
+union all
+select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null, null
 from (select * from first_round union all select * from next_round union all select * from reached_round) m
 union all
-select 'shut', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+select 'shut', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from shut_kinds k where case when k.any_task
   then (select count(*) from candidates) + (select count(*) from probes) > (select count(*) from claimed) end
 union all
 select 'claimed', c.id, c.epoch, c.queue, c.task, c.group_key, c.priority, c.turn, c.attempt, c.max_attempts, c.crashes,
-  c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options from claimed c;
+  c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options, c.run_id from claimed c;

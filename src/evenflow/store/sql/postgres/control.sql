@@ -15,9 +15,16 @@ archived as (
     options, errors, progress, payload, limits)
   select id, now + cast(:keep_us as bigint), created_at, run_at, started_at, now, good_until, worker, run_id, epoch,
     attempt, max_attempts, crashes, priority, fails_on_crash, 'expired', queue, task, group_key, unique_key, signature, headers, options,
-    errors, progress, payload, limits
+    case when errors is null then '[' || cast(:error as text) || ']' else left(errors, -1) || ',' || cast(:error as text) || ']' end,
+    progress, payload, limits
   from ended, clock where cast(:keep_us as bigint) > 0
-)
+),
+stepped as (
+  update evenflow.step s set state = 'expired', result = null, ended_at = now from clock
+  where s.id = any (array(select id from ended where run_id is not null))
+  returning s.run_id, s.id
+),
+noted as (insert into evenflow.step_end (run_id, step_id) select run_id, id from stepped on conflict do nothing)
 select id from ended;
 
 -- name: withdraw
@@ -43,6 +50,12 @@ archived as (
     progress, payload, limits
   from ended, clock where cast(:keep_us as bigint) > 0
 ),
+stepped as (
+  update evenflow.step s set state = cast(:state as text), result = null, ended_at = now from clock
+  where s.id = any (array(select id from ended where run_id is not null))
+  returning s.run_id, s.id
+),
+noted as (insert into evenflow.step_end (run_id, step_id) select run_id, id from stepped on conflict do nothing),
 flagged as (
   update evenflow.job j set cancel_at = now, cancel_why = cast(:why as text)
   from clock where j.id = any (array(select id from named where in_flight)) and cast(:flags as boolean)
@@ -165,19 +178,46 @@ returning name;
 
 -- name: learn_costs
 -- returns: queue
--- Executed time per group, learnt by an exponential mean over the reported runs; feeds fairness by time.
-with report as (
+-- What runs take: per group the mean of its first runs, then of about the last `memory`; per queue the mean, and the unit that
+-- steps are told in. The unit follows the mean only where that has drifted far: else every report would move every group.
+-- Groups that wait a step apart which is off by more than `tolerance` are asked to be respaced.
+with report as materialized (
   select r.* from jsonb_to_recordset(cast(:costs as jsonb)) as r (queue text, group_key text, runs integer, spent_us double precision)
   where r.runs > 0
 ),
 learnt as (
-  insert into evenflow.group_cost as g (queue, group_key, cost_us, updated_at)
-  select queue, group_key, greatest(spent_us / runs, 1), coalesce(cast(:now as bigint), evenflow.now_us()) from report
-  order by queue, group_key
+  insert into evenflow.group_cost as g (queue, group_key, cost_us, runs, updated_at)
+  select queue, group_key, greatest(spent_us / runs, 1), least(runs, cast(:memory as integer)), coalesce(cast(:now as bigint), evenflow.now_us())
+  from report order by queue, group_key
   on conflict (queue, group_key) do update set updated_at = excluded.updated_at,
-    cost_us = g.cost_us + (excluded.cost_us - g.cost_us) * 0.2
+    runs = least(g.runs + excluded.runs, cast(:memory as integer)),
+    cost_us = g.cost_us + (excluded.cost_us - g.cost_us) * excluded.runs / least(g.runs + excluded.runs, cast(:memory as integer))
+  returning g.queue, g.group_key, g.cost_us
+),
+mean as materialized (
+  select q.name, coalesce(q.mean_cost_us + (m.mean - q.mean_cost_us) * 0.2, m.mean) as cost_us
+  from (select queue, greatest(sum(spent_us) / sum(runs), 1) as mean from report group by queue) m
+  join evenflow.queue q on q.name = m.queue
+),
+measured as (
+  update evenflow.queue q set mean_cost_us = m.cost_us, unit_us = case
+    when m.cost_us between q.unit_us / cast(:drift as double precision) and q.unit_us * cast(:drift as double precision) then q.unit_us
+    else m.cost_us end
+  from mean m where q.name = m.name
+  returning q.name, q.fair, q.unit_us
+),
+asked as (
+  insert into evenflow.respacing (queue, priority, group_key)
+  select g.queue, g.priority, g.group_key
+  from measured q
+  join learnt l on l.queue = q.name
+  join evenflow.band b on b.queue = q.name
+  join evenflow.group_tail g on g.queue = b.queue and g.priority = b.priority and g.group_key = l.group_key
+  left join evenflow.round r on r.queue = b.queue and r.priority = b.priority
+  left join evenflow.group_weight w on w.queue = l.queue and w.group_key = l.group_key
+  where q.fair = 'time' and g.tail > coalesce(r.v, 0) and l.cost_us / q.unit_us / coalesce(w.weight, 1)
+    not between g.step / cast(:tolerance as double precision) and g.step * cast(:tolerance as double precision)
+  order by g.queue, g.priority, g.group_key
+  on conflict do nothing
 )
-update evenflow.queue q set mean_cost_us = coalesce(q.mean_cost_us + (m.mean - q.mean_cost_us) * 0.2, m.mean)
-from (select queue, greatest(sum(spent_us) / sum(runs), 1) as mean from report group by queue) m
-where q.name = m.queue
-returning q.name as queue;
+select name as queue from measured;

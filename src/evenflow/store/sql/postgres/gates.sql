@@ -38,7 +38,7 @@ parked as (
   returning h.limiter
 ),
 tails as materialized (
-  select g.ctid as at, a.jobs * case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1) else 1 end / coalesce(w.weight, 1) as span
+  select g.ctid as at, a.jobs * coalesce(g.step, case when q.fair = 'time' then coalesce(c.cost_us / q.unit_us, 1) else 1 end / coalesce(w.weight, 1)) as span
   from (select queue, priority, group_key, count(*) as jobs from aside where group_key is not null and epoch = 0
         group by queue, priority, group_key) a
   join evenflow.group_tail g on g.queue = a.queue and g.priority = a.priority and g.group_key = a.group_key

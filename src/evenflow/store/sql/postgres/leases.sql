@@ -79,6 +79,12 @@ archived as (
     progress, payload, limits
   from ended, clock where keep_us > 0
 ),
+stepped as (
+  update evenflow.step s set state = d.fate, result = null, ended_at = now from ended d, clock
+  where s.id = any (array(select id from ended where run_id is not null)) and s.id = d.id
+  returning s.run_id, s.id
+),
+noted as (insert into evenflow.step_end (run_id, step_id) select run_id, id from stepped on conflict do nothing),
 returned as (
   update evenflow.job j set worker = null, lease_until = null,
     state = case when j.limits like '%"window_us"%' then 'scheduled'

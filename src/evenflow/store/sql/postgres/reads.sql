@@ -11,7 +11,8 @@ select id, state, queue, task, group_key, priority, attempt, max_attempts, crash
 from evenflow.job where id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
 union all
 select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
-  finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, null
+  finished_at, good_until, worker, unique_key, payload,
+  coalesce(result, (select s.result from evenflow.step s where s.id = evenflow.history.id)) as result, errors, progress, headers, options, null
 from evenflow.history where id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))));
 
 -- name: ended_among
@@ -39,7 +40,8 @@ order by id desc limit cast(:top as integer);
 -- mode: read
 -- returns: id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at, finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, cancel_why
 select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
-  finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, null as cancel_why
+  finished_at, good_until, worker, unique_key, payload,
+  coalesce(result, (select s.result from evenflow.step s where s.id = evenflow.history.id)) as result, errors, progress, headers, options, null as cancel_why
 from evenflow.history
 where id < cast(:before as bigint)
   and (cast(:state as text) is null or state = cast(:state as text))

@@ -9,7 +9,8 @@ using (
   left join evenflow.queue q on q.name = g.queue
   left join evenflow.group_weight w on w.queue = g.queue and w.group_key = g.group_key
   left join evenflow.group_cost c on c.queue = g.queue and c.group_key = g.group_key
-  where g.tail + case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1) else 1 end / coalesce(w.weight, 1) <= r.v + 1
+  where g.tail + coalesce(case when g.tail > r.v then g.step end,
+    case when q.fair = 'time' then coalesce(c.cost_us / q.unit_us, 1) else 1 end / coalesce(w.weight, 1)) <= r.v + 1
   limit cast(:top as integer) for update of g skip locked
 ) idle
 where g.queue = idle.queue and g.priority = idle.priority and g.group_key = idle.group_key

@@ -1,68 +1,85 @@
 -- name: advance
--- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options
+-- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id
 -- The twin of the PostgreSQL statement, as steps of one write transaction: whoever holds the write lock sees and changes
 -- one state, so the steps need no row locks. A worker's ends are matched by (id, epoch, worker) in each of them.
 select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options
+  null as headers, null as options, null as run_id
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 where not exists (select 1 from evenflow_job j where j.id = e.id and j.epoch = e.epoch and j.worker = :worker);
 
 select 'awaited' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options
+  null as headers, null as options, null as run_id
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker and j.awaited
-where e.state not in ('ready', 'scheduled');
+where e.state not in ('ready', 'scheduled', 'waiting');
 
 insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
   epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
   headers, options, errors, progress, payload, limits, result)
 select j.id, :now + e.keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
   j.epoch, j.attempt, j.max_attempts, j.crashes + coalesce(e.crashed, 0), j.priority, j.fails_on_crash, e.state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
-  j.headers, j.options, case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || e.error || ']' end, j.progress, j.payload, j.limits, e.result
+  j.headers, j.options, case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || e.error || ']' end, j.progress, j.payload, j.limits, case when j.run_id is null then e.result end
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker
-where e.state not in ('ready', 'scheduled') and e.keep_us > 0;
+where e.state not in ('ready', 'scheduled', 'waiting') and e.keep_us > 0;
+
+-- Where there are no workflows, a look into an empty table is all that steps cost.
+update evenflow_step set state = e.state, result = e.result, ended_at = :now
+from (select j.id, value ->> 'state' as state, value ->> 'result' as result from json_each(:ends)
+      cross join evenflow_job j on j.id = value ->> 'id' and j.epoch = value ->> 'epoch' and j.worker = :worker
+      where value ->> 'state' not in ('ready', 'scheduled', 'waiting') and j.run_id is not null) e
+where evenflow_step.id = e.id and exists (select 1 from evenflow_step);
+
+insert into evenflow_step_end (run_id, step_id)
+select j.run_id, j.id from json_each(:ends) e
+cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
+where exists (select 1 from evenflow_step)
+  and e.value ->> 'state' not in ('ready', 'scheduled', 'waiting') and j.run_id is not null
+on conflict do update set step_id = excluded.step_id
+returning 'step' as kind, run_id as id, 0 as epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
+  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
+  null as headers, null as options, null as run_id;
 
 -- A rate that has started keeps its place until its window has passed: nothing is freed.
 delete from evenflow_hold where phase = 3 and job_id in (
   select j.id from json_each(:ends) e
   cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
-  where e.value ->> 'state' not in ('ready', 'scheduled') and j.limits is not null);
+  where e.value ->> 'state' not in ('ready', 'scheduled', 'waiting') and j.limits is not null);
 
 delete from evenflow_hold where job_id in (
   select j.id from json_each(:ends) e
   cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
-  where e.value ->> 'state' not in ('ready', 'scheduled') and j.limits is not null)
+  where e.value ->> 'state' not in ('ready', 'scheduled', 'waiting') and j.limits is not null)
 returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options;
+  null as headers, null as options, null as run_id;
 
 update evenflow_hold set phase = 0, held_at = null where job_id in (
   select j.id from json_each(:ends) e
   cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
   where j.limits is not null
-    and (e.value ->> 'state' = 'scheduled' or (e.value ->> 'state' = 'ready' and j.limits like '%"window_us"%'
+    and (e.value ->> 'state' in ('scheduled', 'waiting') or (e.value ->> 'state' = 'ready' and j.limits like '%"window_us"%'
       and (e.value ->> 'unstarted' is null or exists (select 1 from evenflow_hold h where h.job_id = j.id and h.phase = 3)))))
 returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options;
+  null as headers, null as options, null as run_id;
 
 delete from evenflow_job where id in (
   select j.id from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
   cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker
-  where e.state not in ('ready', 'scheduled'));
+  where e.state not in ('ready', 'scheduled', 'waiting'));
 
 -- The ids of each band come as one JSON list: SQLite has no LATERAL, and a join with ORDER BY would sort the backlog.
 with returning_ones as materialized (
   select j.queue from json_each(:ends) e
   cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
-  where e.value ->> 'state' in ('ready', 'scheduled')
+  where e.value ->> 'state' in ('ready', 'scheduled', 'waiting')
 ),
 wanted as materialized (
   select w.queue, w.place, s.name is not null as is_shut, s.probe_job, s.probe_epoch, case when q.max_concurrency is null then w.top when not coalesce(:caps_locked, 0) then 0
@@ -107,12 +124,12 @@ where id in (select id from picked) and not exists (
   select 1 from evenflow_gate g where g.kind = 'task' and g.name = evenflow_job.task
     and (g.probe_job is not evenflow_job.id or g.probe_epoch is not evenflow_job.epoch + 1))
 returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
-  started_at, good_until, payload, signature, headers, options;
+  started_at, good_until, payload, signature, headers, options, run_id;
 
 -- Jobs of shut tasks that are still in the way. Nothing is read where no task is shut.
 select 'shut' as kind, j.id, 0 as epoch, null as queue, j.task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options
+  null as headers, null as options, null as run_id
 from (select 1 from evenflow_gate where kind = 'task' limit 1) g
 cross join json_each(:wants) w
 cross join evenflow_band b on b.queue = w.value ->> 'queue'
@@ -129,7 +146,7 @@ limit :top;
 
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
 update evenflow_job set worker = null, lease_until = null,
-  state = case when evenflow_job.limits like '%"window_us"%'
+  state = case when e.state = 'waiting' then 'waiting' when evenflow_job.limits like '%"window_us"%'
       and (e.unstarted is null or exists (select 1 from evenflow_hold h where h.job_id = evenflow_job.id and h.ordinal > 0 and h.phase = 0)) then 'scheduled'
     when e.state = 'ready' and exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.max_ready is not null) then 'overflow' else e.state end,
   run_at = coalesce(e.run_at, case when evenflow_job.limits like '%"window_us"%' then :now else evenflow_job.run_at end), attempt = evenflow_job.attempt - coalesce(e.refund, 0), crashes = evenflow_job.crashes + coalesce(e.crashed, 0),
@@ -138,7 +155,7 @@ update evenflow_job set worker = null, lease_until = null,
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error, value ->> 'unstarted' as unstarted from json_each(:ends)) e
-where evenflow_job.id = e.id and evenflow_job.epoch = e.epoch and evenflow_job.worker = :worker and e.state in ('ready', 'scheduled');
+where evenflow_job.id = e.id and evenflow_job.epoch = e.epoch and evenflow_job.worker = :worker and e.state in ('ready', 'scheduled', 'waiting');
 
 insert into evenflow_spent (limiter, free_at, starts)
 select h.limiter, :now + h.window_us, count(*) from evenflow_job j
@@ -161,7 +178,7 @@ on conflict (queue, priority) do update set v = excluded.v where excluded.v > r.
 
 select 'round' as kind, 0 as id, 0 as epoch, r.queue, null as task, null as group_key, r.priority, r.v as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options
+  null as headers, null as options, null as run_id
 from (
   select distinct queue, priority from evenflow_job
   where :moves_v and state in ('claimed', 'running') and queue in (select value ->> 'queue' from json_each(:wants))

@@ -5,8 +5,17 @@ insert or replace into evenflow_history (id, expires_at, created_at, run_at, sta
   headers, options, errors, progress, payload, limits)
 select j.id, :now + :keep_us, j.created_at, j.run_at, j.started_at, :now, j.good_until, j.worker, j.run_id,
   j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, 'expired', j.queue, j.task, j.group_key, j.unique_key, j.signature,
-  j.headers, j.options, j.errors, j.progress, j.payload, j.limits
+  j.headers, j.options, case when j.errors is null then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end,
+  j.progress, j.payload, j.limits
 from evenflow_job j where :keep_us > 0 and j.id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top);
+
+insert into evenflow_step_end (run_id, step_id)
+select j.run_id, j.id from evenflow_job j
+where j.run_id is not null and j.id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top)
+on conflict do nothing;
+
+update evenflow_step set state = 'expired', result = null, ended_at = :now where id in (
+  select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top);
 
 delete from evenflow_job where id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top)
 returning id;
@@ -20,6 +29,14 @@ select j.id, :now + :keep_us, j.created_at, j.run_at, j.started_at, :now, j.good
   j.epoch, j.attempt, j.max_attempts, crashes, j.priority, j.fails_on_crash, :state, j.queue, j.task, j.group_key, j.unique_key, j.signature,
   j.headers, j.options, case when :error is null then j.errors when j.errors is null then '[' || :error || ']' else substr(j.errors, 1, length(j.errors) - 1) || ',' || :error || ']' end, j.progress, j.payload, j.limits
 from evenflow_job j where :keep_us > 0 and j.id in (select value from json_each(:ids)) and j.state not in ('claimed', 'running');
+
+insert into evenflow_step_end (run_id, step_id)
+select j.run_id, j.id from evenflow_job j
+where j.id in (select value from json_each(:ids)) and j.state not in ('claimed', 'running') and j.run_id is not null
+on conflict do nothing;
+
+update evenflow_step set state = :state, result = null, ended_at = :now where id in (
+  select j.id from evenflow_job j where j.id in (select value from json_each(:ids)) and j.state not in ('claimed', 'running'));
 
 delete from evenflow_job where id in (select value from json_each(:ids)) and state not in ('claimed', 'running')
 returning id, 'ended' as outcome;
@@ -121,15 +138,33 @@ returning name;
 
 -- name: learn_costs
 -- returns: queue
-insert into evenflow_group_cost as g (queue, group_key, cost_us, updated_at)
-select value ->> 'queue', value ->> 'group_key', max((value ->> 'spent_us') / (value ->> 'runs'), 1.0), :now
+insert into evenflow_group_cost as g (queue, group_key, cost_us, runs, updated_at)
+select value ->> 'queue', value ->> 'group_key', max((value ->> 'spent_us') / (value ->> 'runs'), 1.0), min(value ->> 'runs', :memory), :now
 from json_each(:costs) where value ->> 'runs' > 0
 on conflict (queue, group_key) do update set updated_at = excluded.updated_at,
-  cost_us = g.cost_us + (excluded.cost_us - g.cost_us) * 0.2;
+  runs = min(g.runs + excluded.runs, :memory),
+  cost_us = g.cost_us + (excluded.cost_us - g.cost_us) * excluded.runs / min(g.runs + excluded.runs, :memory);
 
-update evenflow_queue set mean_cost_us = coalesce(mean_cost_us + (m.mean - mean_cost_us) * 0.2, m.mean)
+update evenflow_queue set mean_cost_us = m.cost_us, unit_us = case
+  when m.cost_us between unit_us / :drift and unit_us * :drift then unit_us else m.cost_us end
 from (
-  select value ->> 'queue' as queue, max(sum(value ->> 'spent_us') / sum(value ->> 'runs'), 1.0) as mean
-  from json_each(:costs) where value ->> 'runs' > 0 group by value ->> 'queue') m
-where evenflow_queue.name = m.queue
+  select q.name, coalesce(q.mean_cost_us + (r.mean - q.mean_cost_us) * 0.2, r.mean) as cost_us
+  from (
+    select value ->> 'queue' as queue, max(sum(value ->> 'spent_us') / sum(value ->> 'runs'), 1.0) as mean
+    from json_each(:costs) where value ->> 'runs' > 0 group by value ->> 'queue') r
+  join evenflow_queue q on q.name = r.queue) m
+where evenflow_queue.name = m.name
 returning name as queue;
+
+insert into evenflow_respacing (queue, priority, group_key)
+select g.queue, g.priority, g.group_key
+from (select value ->> 'queue' as queue, value ->> 'group_key' as group_key from json_each(:costs) where value ->> 'runs' > 0) l
+cross join evenflow_queue q on q.name = l.queue
+cross join evenflow_group_cost c on c.queue = l.queue and c.group_key = l.group_key
+cross join evenflow_band b on b.queue = l.queue
+cross join evenflow_group_tail g on g.queue = b.queue and g.priority = b.priority and g.group_key = l.group_key
+left join evenflow_round r on r.queue = b.queue and r.priority = b.priority
+left join evenflow_group_weight w on w.queue = l.queue and w.group_key = l.group_key
+where q.fair = 'time' and g.tail > coalesce(r.v, 0) and c.cost_us / q.unit_us / coalesce(w.weight, 1.0)
+  not between g.step / :tolerance and g.step * :tolerance
+on conflict do nothing;

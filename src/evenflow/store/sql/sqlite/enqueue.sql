@@ -8,16 +8,20 @@ select abs(random() % 131072) as block from blocks order by block;
 -- name: enqueue
 -- returns: added
 -- The twin of the PostgreSQL statement. All statements of a unit run in one write transaction.
--- Where an id is taken nothing is inserted: ids are drawn by chance here, and the caller draws again (enqueue.py).
+-- Where an id is taken nothing is inserted: ids are drawn by chance here, and the caller draws again (enqueue.py). They
+-- lie close together, so one look at their range answers for all of them as a rule.
 insert into evenflow_band (queue, priority)
 select distinct value ->> 'queue', value ->> 'priority' from json_each(:lines) where true
 on conflict do nothing;
 
-insert into evenflow_group_tail as g (queue, priority, group_key, tail, span)
-select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step
+insert into evenflow_group_tail as g (queue, priority, group_key, tail, span, step)
+select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step, case when is_timed then step end
 from (
-  select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry,
-    case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+  select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry, q.fair = 'time' as is_timed,
+    case when q.fair = 'time' then coalesce((
+        select g.step from evenflow_group_tail g
+        where g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key and g.tail > coalesce(r.v, 0)),
+      coalesce(c.cost_us / q.unit_us, 1.0) / coalesce(w.weight, 1.0)) else 1.0 / coalesce(w.weight, 1.0) end as step
   from (select value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key, value ->> 'jobs' as jobs
         from json_each(:lines)) l
   left join evenflow_queue q on q.name = l.queue
@@ -28,18 +32,26 @@ from (
 )
 where true
 on conflict (queue, priority, group_key) do update
-  set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span;
+  set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span, step = excluded.step;
 
-with places as materialized (
-  select line, queue, priority, group_key, is_bounded, case when takes_turns then tail - jobs * step else entry end as base,
+with batch as materialized (
+  select value ->> 0 as id, value ->> 1 as kind, value ->> 2 as rank, value ->> 3 as payload, value ->> 4 as more from json_each(:batch)
+),
+places as materialized (
+  select kind, task, max_attempts, fails_on_crash, run_id, headers, options, queue, priority, group_key, is_bounded, is_timed, case when takes_turns then tail - jobs * step else entry end as base,
     case when takes_turns then step else 0.0 end as step
   from (
-    select l.line, l.queue, l.priority, l.group_key, l.jobs, g.tail, q.max_ready is not null as is_bounded,
+    select k.*, l.queue, l.priority, l.group_key, l.jobs, g.tail, q.max_ready is not null as is_bounded,
       g.tail is not null and l.jobs > 0 and coalesce(q.fair, '') <> 'fifo' as takes_turns,
+      coalesce(q.fair = 'time', 0) and l.group_key is not null as is_timed,
       case when q.fair = 'fifo' then :now else coalesce(r.v, 0) + 1 end as entry,
-      case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+      case when q.fair = 'time' then coalesce(case when g.tail > coalesce(r.v, 0) then g.step end,
+        coalesce(c.cost_us / q.unit_us, 1.0) / coalesce(w.weight, 1.0)) else 1.0 / coalesce(w.weight, 1.0) end as step
     from (select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority,
             value ->> 'group_key' as group_key, value ->> 'jobs' as jobs from json_each(:lines)) l
+    join (select value ->> 'kind' as kind, value ->> 'line' as line, value ->> 'task' as task, value ->> 'max_attempts' as max_attempts,
+            value ->> 'fails_on_crash' as fails_on_crash, value ->> 'run_id' as run_id, value ->> 'headers' as headers,
+            value ->> 'options' as options from json_each(:kinds)) k on k.line = l.line
     left join evenflow_queue q on q.name = l.queue
     left join evenflow_round r on r.queue = l.queue and r.priority = l.priority
     left join evenflow_group_tail g on g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key
@@ -47,15 +59,18 @@ with places as materialized (
     left join evenflow_group_cost c on c.queue = l.queue and c.group_key = l.group_key)
 )
 insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
-  run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn)
-select b.value ->> 'id', p.queue, b.value ->> 'task', p.priority, p.group_key, b.value ->> 'max_attempts', :now,
-  coalesce(b.value ->> 'run_at', :now), b.value ->> 'good_until', b.value ->> 'run_id', b.value ->> 'unique_key',
-  coalesce(b.value ->> 'fails_on_crash', 0), b.value ->> 'signature', b.value ->> 'headers', b.value ->> 'options', b.value ->> 'payload',
-  case when b.value ->> 'run_at' is not null then 'scheduled' when p.is_bounded then 'overflow' else 'ready' end, p.base + p.step * (b.value ->> 'rank')
-from json_each(:batch) b cross join places p on p.line = b.value ->> 'line'
+  run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn, is_timed)
+select b.id, p.queue, p.task, p.priority, p.group_key, p.max_attempts, :now,
+  coalesce(b.more ->> 'run_at', :now), b.more ->> 'good_until', p.run_id, b.more ->> 'unique_key',
+  p.fails_on_crash, b.more ->> 'signature', p.headers, p.options, b.payload,
+  case when b.more ->> 'run_at' is not null then 'scheduled' when p.is_bounded then 'overflow' else 'ready' end, p.base + p.step * b.rank, p.is_timed
+from batch b cross join places p on p.kind = b.kind
 where not exists (
-  select 1 from (select value ->> 'id' as id from json_each(:batch)) n
-  where exists (select 1 from evenflow_job j where j.id = n.id) or exists (select 1 from evenflow_history h where h.id = n.id))
+  select 1 from evenflow_job j
+  where j.id between (select min(id) from batch) and (select max(id) from batch) and j.id in (select id from batch))
+and not exists (
+  select 1 from evenflow_history h
+  where h.id between (select min(id) from batch) and (select max(id) from batch) and h.id in (select id from batch))
 on conflict do nothing;
 
 select changes() as added where :wakes is not null;  -- nothing to send: a commit can be seen by itself
@@ -66,25 +81,34 @@ select changes() as added where :wakes is not null;  -- nothing to send: a commi
 -- first word to see whether to open the transaction that the caller expects.
 insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
   run_id, unique_key, fails_on_crash, signature, headers, options, limits, payload, state)
-with lines as materialized (
-  select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key
-  from json_each(:lines)
+with batch as materialized (
+  select value ->> 0 as id, value ->> 1 as kind, value ->> 3 as payload, value ->> 4 as more from json_each(:batch)
+),
+kinds as materialized (
+  select k.*, l.queue, l.priority, l.group_key
+  from (select value ->> 'kind' as kind, value ->> 'line' as line, value ->> 'task' as task, value ->> 'max_attempts' as max_attempts,
+          value ->> 'fails_on_crash' as fails_on_crash, value ->> 'run_id' as run_id, value ->> 'headers' as headers,
+          value ->> 'options' as options from json_each(:kinds)) k
+  join (select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key
+        from json_each(:lines)) l on l.line = k.line
 )
-select b.value ->> 'id', l.queue, b.value ->> 'task', l.priority, l.group_key, b.value ->> 'max_attempts', :now,
-  coalesce(b.value ->> 'run_at', :now), b.value ->> 'good_until', b.value ->> 'run_id', b.value ->> 'unique_key',
-  coalesce(b.value ->> 'fails_on_crash', 0), b.value ->> 'signature', b.value ->> 'headers', b.value ->> 'options', b.value ->> 'limits', b.value ->> 'payload',
-  'arriving'
-from json_each(:batch) b cross join lines l on l.line = b.value ->> 'line'
+select b.id, k.queue, k.task, k.priority, k.group_key, k.max_attempts, :now,
+  coalesce(b.more ->> 'run_at', :now), b.more ->> 'good_until', k.run_id, b.more ->> 'unique_key',
+  k.fails_on_crash, b.more ->> 'signature', k.headers, k.options, b.more ->> 'limits', b.payload, coalesce(b.more ->> 'state', 'arriving')
+from batch b cross join kinds k on k.kind = b.kind
 where not exists (
-  select 1 from (select value ->> 'id' as id from json_each(:batch)) n
-  where exists (select 1 from evenflow_job j where j.id = n.id) or exists (select 1 from evenflow_history h where h.id = n.id))
+  select 1 from evenflow_job j
+  where j.id between (select min(id) from batch) and (select max(id) from batch) and j.id in (select id from batch))
+and not exists (
+  select 1 from evenflow_history h
+  where h.id between (select min(id) from batch) and (select max(id) from batch) and h.id in (select id from batch))
 on conflict do nothing;
 
 select changes() as added;
 
 -- name: retract_arriving
 -- returns: id
-delete from evenflow_job where state = 'arriving' and id in (select value from json_each(:ids))
+delete from evenflow_job where state in ('arriving', 'waiting') and id in (select value from json_each(:ids))
 returning id;
 
 -- name: find_duplicates
@@ -171,11 +195,14 @@ on conflict do nothing;
 update evenflow_job set state = 'scheduled' where id in (
   select id from evenflow_job where state = 'arriving' order by id limit :top);
 
-insert into evenflow_group_tail as g (queue, priority, group_key, tail, span)
-select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step
+insert into evenflow_group_tail as g (queue, priority, group_key, tail, span, step)
+select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step, case when is_timed then step end
 from (
-  select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry,
-    case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+  select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry, q.fair = 'time' as is_timed,
+    case when q.fair = 'time' then coalesce((
+        select g.step from evenflow_group_tail g
+        where g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key and g.tail > coalesce(r.v, 0)),
+      coalesce(c.cost_us / q.unit_us, 1.0) / coalesce(w.weight, 1.0)) else 1.0 / coalesce(w.weight, 1.0) end as step
   from (select queue, priority, group_key, count(*) as jobs from (
           select queue, priority, group_key, epoch from evenflow_job
           where state = 'scheduled' and run_at <= :now order by run_at, id limit :top)
@@ -188,7 +215,7 @@ from (
 )
 where true
 on conflict (queue, priority, group_key) do update
-  set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span;
+  set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span, step = excluded.step;
 
 with due as materialized (
   select id, queue, priority, group_key, epoch = 0 as is_new from evenflow_job
@@ -201,12 +228,13 @@ ranked as materialized (
   from due
 ),
 placed as materialized (
-  select id, is_bounded,
+  select id, is_bounded, coalesce(fair = 'time', 0) and group_key is not null and is_new as is_timed,
     case when fair = 'fifo' then :now when group_key is null then entry when not is_new then entry + rank - 1
          else tail - jobs * step + step * rank end as turn
   from (
     select d.id, d.group_key, d.is_new, d.rank, d.jobs, g.tail, q.fair, q.max_ready is not null as is_bounded, coalesce(r.v, 0) + 1 as entry,
-      case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as step
+      case when q.fair = 'time' then coalesce(case when g.tail > coalesce(r.v, 0) then g.step end,
+        coalesce(c.cost_us / q.unit_us, 1.0) / coalesce(w.weight, 1.0)) else 1.0 / coalesce(w.weight, 1.0) end as step
     from ranked d
     left join evenflow_queue q on q.name = d.queue
     left join evenflow_round r on r.queue = d.queue and r.priority = d.priority
@@ -214,7 +242,7 @@ placed as materialized (
     left join evenflow_group_weight w on w.queue = d.queue and w.group_key = d.group_key
     left join evenflow_group_cost c on c.queue = d.queue and c.group_key = d.group_key)
 )
-update evenflow_job set turn = p.turn, state = case when limits like '%{"ordinal":1,%' then 'arriving' when p.is_bounded then 'overflow' else 'ready' end
+update evenflow_job set turn = p.turn, is_timed = p.is_timed and limits is null, state = case when limits like '%{"ordinal":1,%' then 'arriving' when p.is_bounded then 'overflow' else 'ready' end
 from placed p where evenflow_job.id = p.id
 returning case state when 'ready' then 'queue' when 'overflow' then 'bounded' else 'blocked' end as kind, queue as name, 1 as jobs;
 

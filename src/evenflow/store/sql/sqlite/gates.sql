@@ -30,9 +30,9 @@ update evenflow_hold set phase = 0, held_at = null where job_id in (
   select id from evenflow_job where gated > 0 and gated = 2 and limits is not null)
 returning 'limiter' as kind, limiter as name;
 
-update evenflow_group_tail set tail = tail - a.span from (
+update evenflow_group_tail set tail = tail - a.jobs * coalesce(step, a.fresh) from (
   select j.queue, j.priority, j.group_key,
-    count(*) * case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as span
+    count(*) as jobs, case when q.fair = 'time' then coalesce(c.cost_us / q.unit_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) as fresh
   from evenflow_job j
   left join evenflow_queue q on q.name = j.queue
   left join evenflow_group_weight w on w.queue = j.queue and w.group_key = j.group_key

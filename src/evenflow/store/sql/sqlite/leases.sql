@@ -54,6 +54,20 @@ from (select *, case fate when 'failed' then :keep_failed_us when 'quarantined' 
     from evenflow_job where state in ('claimed', 'running') and lease_until = -1)) j
 where j.fate <> 'ready' and j.keep_us > 0;
 
+insert into evenflow_step_end (run_id, step_id)
+select run_id, id from evenflow_job
+where state in ('claimed', 'running') and lease_until = -1 and run_id is not null
+  and (cancel_at is not null or (state = 'running' and (fails_on_crash or crashes + 1 >= :max_crashes)))
+on conflict do nothing;
+
+update evenflow_step set result = null, ended_at = :now, state = (
+  select case when j.cancel_at is not null then 'cancelled' when j.fails_on_crash then 'failed' else 'quarantined' end
+  from evenflow_job j where j.id = evenflow_step.id)
+where id in (
+  select id from evenflow_job
+  where state in ('claimed', 'running') and lease_until = -1 and run_id is not null
+    and (cancel_at is not null or (state = 'running' and (fails_on_crash or crashes + 1 >= :max_crashes))));
+
 delete from evenflow_job
 where state in ('claimed', 'running') and lease_until = -1
   and (cancel_at is not null or (state = 'running' and (fails_on_crash or crashes + 1 >= :max_crashes)))

@@ -11,7 +11,8 @@ select id, state, queue, task, group_key, priority, attempt, max_attempts, crash
 from evenflow_job where id in (select value from json_each(:ids))
 union all
 select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
-  finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, null as cancel_why
+  finished_at, good_until, worker, unique_key, payload,
+  coalesce(result, (select s.result from evenflow_step s where s.id = evenflow_history.id)) as result, errors, progress, headers, options, null as cancel_why
 from evenflow_history where id in (select value from json_each(:ids));
 
 -- name: ended_among
@@ -36,7 +37,8 @@ order by id desc limit :top;
 -- mode: read
 -- returns: id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at, finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, cancel_why
 select id, state, queue, task, group_key, priority, attempt, max_attempts, crashes, created_at, run_at, started_at,
-  finished_at, good_until, worker, unique_key, payload, result, errors, progress, headers, options, null as cancel_why
+  finished_at, good_until, worker, unique_key, payload,
+  coalesce(result, (select s.result from evenflow_step s where s.id = evenflow_history.id)) as result, errors, progress, headers, options, null as cancel_why
 from evenflow_history
 where id < :before
   and (:state is null or state = :state)

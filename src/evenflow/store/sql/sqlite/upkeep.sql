@@ -6,7 +6,8 @@ delete from evenflow_group_tail where (queue, priority, group_key) in (
   left join evenflow_queue q on q.name = g.queue
   left join evenflow_group_weight w on w.queue = g.queue and w.group_key = g.group_key
   left join evenflow_group_cost c on c.queue = g.queue and c.group_key = g.group_key
-  where g.tail + case when q.fair = 'time' then coalesce(c.cost_us / q.mean_cost_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0) <= r.v + 1
+  where g.tail + coalesce(case when g.tail > r.v then g.step end,
+    case when q.fair = 'time' then coalesce(c.cost_us / q.unit_us, 1.0) else 1.0 end / coalesce(w.weight, 1.0)) <= r.v + 1
   limit :top)
 returning group_key;
 

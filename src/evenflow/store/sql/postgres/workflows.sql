@@ -1,0 +1,404 @@
+-- name: add_run
+-- returns: id
+-- No row where a run with this key exists: a start is idempotent by its key.
+insert into evenflow.run (id, created_at, state, on_error, name, run_key, policy)
+select cast(:id as bigint), coalesce(cast(:now as bigint), evenflow.now_us()), 'running',
+  cast(:on_error as text), cast(:name as text), cast(:run_key as text), cast(:policy as text)
+on conflict do nothing
+returning id;
+
+-- name: forget_run
+-- returns: id
+-- A run that could not be stored as a whole, in a transaction that its caller may still commit.
+delete from evenflow.run where id = cast(:run as bigint) returning id;
+
+-- name: find_run_key
+-- mode: read
+-- returns: id, name
+select id, name from evenflow.run where run_key = cast(:run_key as text);
+
+-- name: add_steps
+-- returns: added
+with added as (
+  insert into evenflow.step (id, run_id, container, delay_us, not_before, ordinal, needs, allow_failed, kind, name,
+    task, run_when, skip_when, policy)
+  select s.id, s.run_id, s.container, s.delay_us, s.not_before, s.ordinal, s.needs, s.allow_failed, s.kind, s.name,
+    s.task, s.run_when, s.skip_when, s.policy
+  from jsonb_to_recordset(cast(:steps as jsonb)) as s (id bigint, run_id bigint, container bigint, delay_us bigint,
+    not_before bigint, ordinal integer, needs integer, allow_failed boolean, kind text, name text, task text, run_when text,
+    skip_when text, policy text)
+  order by s.id
+  returning id
+)
+select count(*) as added from added;
+
+-- name: add_edges
+-- returns: added
+-- A parent that has ended already counts as it ended.
+with added as (
+  insert into evenflow.edge (parent, child, outcome)
+  select e.parent, e.child, case when s.state is null then 0 when s.state = 'succeeded' then 1 else 2 end
+  from jsonb_to_recordset(cast(:edges as jsonb)) as e (parent bigint, child bigint)
+  left join lateral (select p.state from evenflow.step p where p.id = e.parent limit 1) s on true
+  order by e.parent, e.child
+  on conflict do nothing
+  returning child
+)
+select count(*) as added from added;
+
+-- name: lock_runs
+-- returns: id, state, on_error, policy
+-- Everything that changes a run holds its row, taken first and in id order: then jobs, then steps.
+select id, state, on_error, policy from evenflow.run
+where id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb))))
+order by id for no key update;
+
+-- name: take_step_ends
+-- returns: id, run_id, name, state
+-- Here and below LATERAL with LIMIT or OFFSET is a look by the key for each row: a plain join may be planned as a walk over
+-- all steps there are.
+with taken as (
+  delete from evenflow.step_end e
+  where e.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb))))
+  returning e.run_id, e.step_id
+)
+select s.id, t.run_id, s.name, s.state from taken t
+cross join lateral (select p.id, p.name, p.state from evenflow.step p where p.id = t.step_id limit 1) s;
+
+-- name: bad_step_ends
+-- mode: read
+-- returns: run_id, name, state
+-- Failures whose children have not been told yet.
+select e.run_id, s.name, s.state from evenflow.step_end e
+cross join lateral (select p.name, p.state from evenflow.step p where p.id = e.step_id limit 1) s
+where e.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb))))
+  and s.state not in ('succeeded', 'skipped');
+
+-- name: pass_on
+-- returns: child
+-- Tells the children how their parents ended; each child once.
+with ended as materialized (
+  select s.id, s.state from evenflow.step s
+  where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ended as jsonb)))) and s.state is not null
+),
+told as materialized (
+  select l.at, d.state from ended d
+  cross join lateral (select e.ctid as at from evenflow.edge e where e.parent = d.id offset 0) l
+),
+passed as (
+  update evenflow.edge e set outcome = case when t.state = 'succeeded' then 1 else 2 end from told t where e.ctid = t.at
+  returning e.child
+)
+select distinct child from passed;
+
+-- name: weigh_steps
+-- mode: read
+-- returns: id, run_id, kind, needs, allow_failed, policy, open, ok, bad, culprit
+-- What is known of the parents of these steps, as far as they are open. Where all have to end, a look says whether one is
+-- open and whether one ended badly: no count, so the last of ten thousand parents costs as much as the first.
+-- The look for an open parent begins at the greatest: parents mostly end in their order, and dead entries lie before it.
+select s.id, s.run_id, s.kind, s.needs, s.allow_failed, s.policy,
+  case when s.needs is not null then (select count(*) from evenflow.edge e where e.child = s.id and e.outcome = 0)
+       when (select e.parent from evenflow.edge e where e.child = s.id and e.outcome = 0 order by e.parent desc limit 1) is null then 0
+       else 1 end as open,
+  case when s.needs is null then 0 else (select count(*) from evenflow.edge e where e.child = s.id and e.outcome = 1) end as ok,
+  case when s.needs is not null then (select count(*) from evenflow.edge e where e.child = s.id and e.outcome = 2)
+       when exists (select from evenflow.edge e where e.child = s.id and e.outcome = 2) then 1 else 0 end as bad,
+  (select p.name || ' ended ' || p.state from evenflow.step p where p.id = (
+    select e.parent from evenflow.edge e where e.child = s.id and e.outcome = 2 order by e.parent limit 1)) as culprit
+from evenflow.step s
+where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))) and s.state is null
+order by s.id;
+
+-- name: release_steps
+-- returns: id, queue
+-- Steps whose parents are done enter their queues. Those with a group, a key, a delay or a bounded queue arrive, and the admission that all
+-- jobs take does the rest; a plain one is ready here at the turn that admission would give it, for one write less.
+-- The queue is returned for those that are ready.
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+due as materialized (
+  select l.at, l.queue, l.priority, greatest(now + coalesce(s.delay_us, 0), coalesce(s.not_before, 0)) as run_at,
+    l.is_plain and s.delay_us is null and s.not_before is null and q.max_ready is null as is_ready
+  from clock, evenflow.step s
+  cross join lateral (
+    select j.ctid as at, j.queue, j.priority, j.group_key is null and j.limits is null as is_plain from evenflow.job j
+    where j.id = s.id and coalesce(j.state, '') = 'waiting' limit 1 for no key update) l
+  left join lateral (select o.max_ready from evenflow.queue o where o.name = l.queue limit 1) q on true
+  where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
+),
+home as materialized (
+  select d.queue, d.priority, case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry
+  from clock, (select distinct queue, priority from due where is_ready) d
+  left join lateral (select o.fair from evenflow.queue o where o.name = d.queue limit 1) q on true
+  left join lateral (select o.v from evenflow.round o where o.queue = d.queue and o.priority = d.priority limit 1) r on true
+),
+bands as (
+  insert into evenflow.band (queue, priority)
+  select h.queue, h.priority from home h
+  where not exists (select from evenflow.band x where x.queue = h.queue and x.priority = h.priority)
+  order by h.queue, h.priority
+  on conflict do nothing
+),
+placed as materialized (
+  select d.at, d.run_at, d.is_ready, h.entry from due d left join home h on d.is_ready and h.queue = d.queue and h.priority = d.priority
+)
+update evenflow.job j set run_at = p.run_at, state = case when p.is_ready then 'ready' else 'arriving' end, turn = coalesce(p.entry, j.turn)
+from placed p where j.ctid = p.at
+returning j.id, case when p.is_ready then j.queue end as queue;
+
+-- name: skip_steps
+-- returns: id
+-- Steps that will not run: their waiting jobs end `skipped`, with the reason. A step that is no longer waiting is left alone.
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+skips as materialized (select k.* from jsonb_to_recordset(cast(:skips as jsonb)) as k (id bigint, error text)),
+gone as (
+  delete from evenflow.job j where j.id = any (array(select id from skips)) and coalesce(j.state, '') = 'waiting'
+  returning j.*
+),
+ended as (select g.*, k.error from gone g join skips k on k.id = g.id),
+archived as (
+  insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
+    options, errors, progress, payload, limits)
+  select id, now + cast(:keep_us as bigint), created_at, now, started_at, now, good_until, worker, run_id, epoch,
+    attempt, max_attempts, crashes, priority, fails_on_crash, 'skipped', queue, task, group_key, unique_key, signature, headers,
+    options, case when errors is null then '[' || error || ']' else left(errors, -1) || ',' || error || ']' end,
+    progress, payload, limits
+  from ended, clock where cast(:keep_us as bigint) > 0
+)
+update evenflow.step s set state = 'skipped', ended_at = now from clock
+where s.id = any (array(select id from gone))
+returning s.id;
+
+-- name: members_of
+-- mode: read
+-- returns: container, ordinal, id, kind, name, state, result, policy
+select s.container, s.ordinal, s.id, s.kind, s.name, s.state, s.result, s.policy from evenflow.step s
+where s.container = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:containers as jsonb))))
+order by s.container, s.ordinal;
+
+-- name: end_containers
+-- returns: id
+with ends as materialized (
+  select l.at, c.state, c.error from jsonb_to_recordset(cast(:ends as jsonb)) as c (id bigint, state text, error text)
+  cross join lateral (select s.ctid as at from evenflow.step s where s.id = c.id and s.state is null limit 1) l
+)
+update evenflow.step s set state = e.state, error = e.error, ended_at = coalesce(cast(:now as bigint), evenflow.now_us())
+from ends e where s.ctid = e.at
+returning s.id;
+
+-- name: runs_without_open
+-- mode: read
+-- returns: id
+-- Which of these runs have no open step left. Almost always its last steps tell; where one of them ended before its
+-- parents (it expired, or did not need them), the others are looked for.
+select r.id from evenflow.run r
+where r.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb))))
+  and (select e.parent from evenflow.edge e where e.child = r.id and e.outcome = 0 order by e.parent desc limit 1) is null
+  and (select s.id from evenflow.step s where s.run_id = r.id and s.state is null order by s.id desc limit 1) is null;
+
+-- name: outer_steps
+-- mode: read
+-- returns: run_id, name, state
+-- The steps of runs that decide about their ends: all but the members of containers.
+select s.run_id, s.name, s.state from evenflow.step s
+where s.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb)))) and s.container is null
+order by s.run_id, s.id;
+
+-- name: end_runs
+-- returns: id
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+ends as materialized (
+  select l.at, e.state, e.error, e.keep_us
+  from jsonb_to_recordset(cast(:ends as jsonb)) as e (id bigint, state text, error text, keep_us bigint)
+  cross join lateral (select r.ctid as at from evenflow.run r where r.id = e.id and r.state in ('running', 'paused') limit 1) l
+)
+update evenflow.run r set state = e.state, error = e.error, finished_at = now, expires_at = now + e.keep_us
+from ends e, clock where r.ctid = e.at
+returning r.id;
+
+-- name: set_run_state
+-- returns: id
+-- Between running and paused, and back to running from an end that is tried again.
+update evenflow.run r set state = cast(:state as text), paused_why = cast(:why as text), finished_at = null, expires_at = null, error = null
+where r.id = cast(:run as bigint)
+returning r.id;
+
+-- name: park_steps
+-- returns: limiter
+-- Steps of a paused run that are not running wait again, and let go of their keys. run_at stays: it tells them from steps
+-- whose parents are open.
+with parked as (
+  update evenflow.job j set state = 'waiting', worker = null, lease_until = null, gated = 0,
+    attempt = case when j.state = 'claimed' then j.attempt - 1 else j.attempt end
+  where j.id = any (array(select s.id from evenflow.step s where s.run_id = cast(:run as bigint) and s.state is null))
+    and coalesce(j.state, '') in ('arriving', 'scheduled', 'blocked', 'overflow', 'ready', 'claimed')
+  returning j.id, j.limits
+)
+update evenflow.hold h set phase = 0, held_at = null from parked p where p.limits is not null and h.job_id = p.id
+returning h.limiter;
+
+-- name: unpark_steps
+-- returns: id
+update evenflow.job j set state = 'arriving'
+where j.id = any (array(select s.id from evenflow.step s where s.run_id = cast(:run as bigint) and s.state is null))
+  and coalesce(j.state, '') = 'waiting' and j.run_at < cast(:never as bigint)
+returning j.id;
+
+-- name: open_jobs_of
+-- mode: read
+-- returns: id
+select j.id from evenflow.job j
+where j.id = any (array(select s.id from evenflow.step s where s.run_id = cast(:run as bigint)))
+order by j.id;
+
+-- name: close_steps
+-- returns: id
+-- What is left open of a cancelled run: containers, which have no job to be withdrawn.
+update evenflow.step s set state = 'cancelled', ended_at = coalesce(cast(:now as bigint), evenflow.now_us())
+where s.run_id = cast(:run as bigint) and s.state is null and s.kind in ('sub', 'map')
+returning s.id;
+
+-- name: drop_step_ends
+-- returns: step_id
+delete from evenflow.step_end e
+where e.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb))))
+returning e.step_id;
+
+-- name: reopen_steps
+-- returns: id
+-- Ended steps of a run that is tried again: open, their jobs back from history, waiting; their children wait for them again.
+with named as materialized (select cast(value as bigint) as id from jsonb_array_elements_text(cast(:ids as jsonb))),
+edges as (update evenflow.edge e set outcome = 0 where e.parent = any (array(select id from named))),
+back as (
+  insert into evenflow.job (id, created_at, run_at, run_id, epoch, max_attempts, priority, fails_on_crash, state, queue, task, group_key,
+    unique_key, signature, headers, options, errors, limits, payload)
+  select h.id, h.created_at, cast(:never as bigint), h.run_id, h.epoch, h.max_attempts, h.priority, h.fails_on_crash, 'waiting', h.queue,
+    h.task, h.group_key, h.unique_key, h.signature, h.headers, h.options, h.errors, h.limits, h.payload
+  from evenflow.history h where h.id = any (array(select id from named))
+  order by h.id
+  on conflict do nothing
+  returning id, priority, limits
+),
+held as (
+  insert into evenflow.hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
+  select b.id, h.ordinal, h.limiter, h.most, h.keep_us, h.window_us, b.priority, 0
+  from back b cross join lateral jsonb_to_recordset(cast(b.limits as jsonb)) as h (
+    ordinal smallint, limiter text, most integer, keep_us bigint, window_us bigint)
+  where b.limits is not null
+),
+gone as (delete from evenflow.history h where h.id = any (array(select id from back))),
+opened as (
+  update evenflow.step s set state = null, ended_at = null, result = null, error = null
+  where s.id = any (array(select id from named)) and (s.kind in ('sub', 'map') or s.id = any (array(select id from back)))
+  returning s.id
+)
+select id from opened;
+
+-- name: step_inputs
+-- mode: read
+-- returns: id, run_state, workflow, step, run_when, skip_when, parent, parent_name, kind, state, result, policy
+-- What steps need to start: their run, their conditions, and their parents with their results, each read where it is stored.
+select s.id, r.state as run_state, r.name as workflow, s.name as step, s.run_when, s.skip_when,
+  p.id as parent, p.name as parent_name, p.kind, p.state, p.result, p.policy
+from evenflow.step s
+cross join lateral (select o.state, o.name from evenflow.run o where o.id = s.run_id limit 1) r
+left join lateral (
+  select o.id, o.name, o.kind, o.state, o.result, o.policy from evenflow.edge e
+  cross join lateral (select * from evenflow.step o where o.id = e.parent limit 1) o
+  where e.child = s.id offset 0) p on true
+where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
+order by s.id, p.id;
+
+-- name: steps_by_id
+-- mode: read
+-- returns: id, kind, name, state, result, policy
+select s.id, s.kind, s.name, s.state, s.result, s.policy from evenflow.step s
+where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))));
+
+-- name: unsettled
+-- mode: read
+-- returns: run_id
+-- Runs whose steps have ended without their children being told. Ends of paused runs wait for the resume.
+select distinct e.run_id from evenflow.step_end e
+cross join lateral (select r.state from evenflow.run r where r.id = e.run_id limit 1) r
+where r.state <> 'paused' limit cast(:top as integer);
+
+-- name: runs_by_id
+-- mode: read
+-- returns: id, created_at, finished_at, state, on_error, name, run_key, policy, error, paused_why
+select id, created_at, finished_at, state, on_error, name, run_key, policy, error, paused_why from evenflow.run
+where id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))));
+
+-- name: list_runs
+-- mode: read
+-- returns: id, created_at, finished_at, state, on_error, name, run_key, policy, error, paused_why
+select id, created_at, finished_at, state, on_error, name, run_key, policy, error, paused_why from evenflow.run
+where id < cast(:before as bigint) and (cast(:state as text) is null or state = cast(:state as text))
+  and (cast(:name as text) is null or name = cast(:name as text))
+order by id desc limit cast(:top as integer);
+
+-- name: list_steps
+-- mode: read
+-- returns: id, container, ordinal, needs, allow_failed, kind, state, name, task, ended_at, errors, result, policy
+-- A step whose job is open shows the state of the job.
+select s.id, s.container, s.ordinal, s.needs, s.allow_failed, s.kind, coalesce(j.state, s.state, 'waiting') as state, s.name, s.task,
+  s.ended_at, coalesce(j.errors, s.error, (select h.errors from evenflow.history h where h.id = s.id and s.state <> 'succeeded' limit 1)) as errors,
+  s.result, s.policy
+from evenflow.step s left join evenflow.job j on j.id = s.id
+where s.run_id = cast(:run as bigint) order by s.id;
+
+-- name: list_edges
+-- mode: read
+-- returns: parent, child
+select e.parent, e.child from evenflow.step s join evenflow.edge e on e.parent = s.id
+where s.run_id = cast(:run as bigint) order by e.parent, e.child;
+
+-- name: open_children
+-- mode: read
+-- returns: child
+select e.child from evenflow.edge e where e.parent = cast(:id as bigint) order by e.child;
+
+-- name: run_of_step
+-- mode: read
+-- returns: run_id, name, container
+select s.run_id, s.name, s.container from evenflow.step s where s.id = cast(:id as bigint);
+
+-- name: steps_named
+-- mode: read
+-- returns: name, id
+select s.name, s.id from evenflow.step s where s.run_id = cast(:run as bigint)
+  and s.name in (select value from jsonb_array_elements_text(cast(:names as jsonb)));
+
+-- name: prune_runs
+-- returns: id
+-- Runs that may be forgotten, with their steps: the steps first, in bounded batches; a run goes when none is left.
+with old as materialized (
+  select r.id from evenflow.run r where r.expires_at <= coalesce(cast(:now as bigint), evenflow.now_us())
+  order by r.expires_at limit cast(:top as integer) for update skip locked
+),
+gone as materialized (
+  select s.id, s.run_id from evenflow.step s where s.run_id = any (array(select id from old)) limit cast(:top as integer)
+),
+steps as (delete from evenflow.step s where s.id = any (array(select id from gone)) returning s.id),
+edges as (delete from evenflow.edge e where e.parent = any (array(select id from gone))),
+ends as (delete from evenflow.step_end e where e.run_id = any (array(select id from old))),
+runs as (
+  delete from evenflow.run r where r.id = any (array(select id from old))
+    and not exists (select from evenflow.step s where s.run_id = r.id and s.id <> all (array(select id from gone)))
+  returning r.id
+)
+select id from steps union all select id from runs;
+
+-- name: adopt_steps
+-- returns: id
+-- Members that were added to a container while it ran, behind those it has.
+update evenflow.step s set container = cast(:container as bigint)
+where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
+returning s.id;
+
+-- name: open_parents
+-- mode: read
+-- returns: id, name
+select p.id, p.name from evenflow.edge e join evenflow.step p on p.id = e.parent
+where e.child = cast(:id as bigint) and e.outcome = 0 order by e.parent limit cast(:top as integer);

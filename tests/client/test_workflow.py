@@ -1,0 +1,585 @@
+"""Workflows as users build, start and control them; every run is served by a worker of the app."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from evenflow import (
+    Concurrency,
+    ConfigError,
+    Context,
+    DuplicateJob,
+    Evenflow,
+    JobFailed,
+    JobNotFound,
+    ResultTimeout,
+    Retry,
+    Run,
+    RunCancelled,
+    RunFailed,
+    Unique,
+)
+from tests.client.conftest import MakeApp
+from tests.client.serving import serving
+from tests.processes import wait_until
+
+
+class Tasks:
+    """Some tasks of an app, and what they did."""
+
+    def __init__(self, app: Evenflow) -> None:
+        self.app = app
+        self.calls: list[tuple[Any, ...]] = []
+
+        @app.task(name="numbers")
+        def numbers(count: int) -> list[int]:
+            return list(range(count))
+
+        @app.task(name="add")
+        def add(a: int, b: int = 10) -> int:
+            self.calls.append((a, b))
+            return a + b
+
+        @app.task(name="total")
+        def total(values: list[int]) -> int:
+            self.calls.append(tuple(values))
+            return sum(values)
+
+        @app.task(name="boom")
+        def boom(value: int = 0) -> int:
+            self.calls.append(("boom", value))
+            raise ValueError("no")
+
+        @app.task(name="shout")
+        def shout(text: str) -> str:
+            return text.upper()
+
+        self.numbers, self.add, self.total, self.boom, self.shout = numbers, add, total, boom, shout
+
+
+@pytest.fixture
+def tasks(app: Evenflow) -> Tasks:
+    return Tasks(app)
+
+
+@pytest.fixture
+def here(sqlite_app: Evenflow) -> Tasks:
+    """For what no database has a word in."""
+    return Tasks(sqlite_app)
+
+
+def finished(run: "Run[Any]", app: Evenflow) -> "Run[Any]":
+    app.run_worker(until_empty=True)
+    return run.refresh()
+
+
+def states(run: "Run[Any]") -> dict[str, str]:
+    return {step.name: step.state for step in run.steps()}
+
+
+class TestARun:
+    def test_passes_results_along_and_returns_the_last_one(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        one = wf.step(tasks.add, 1, 2)
+        two = wf.step(tasks.add, one.output, b=one.output)
+        wf.step(tasks.total, [one.output, two.output, 100])
+        run = wf.start()
+        assert run.state == "running"
+        assert finished(run, tasks.app).state == "succeeded"
+        assert run.result(timeout=0) == 3 + 6 + 100
+        assert run.results() == {"add": 3, "add-2": 6, "total": 109}
+
+    def test_has_rows_for_its_steps(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        first = wf.step(tasks.boom, name="first")
+        wf.step(tasks.add, 1, name="second", after=[first])
+        run = finished(wf.start(), tasks.app)
+        one, two = run.steps()
+        assert (one.name, one.task, one.state, one.parents) == ("first", "boom", "failed", ())
+        assert one.error is not None
+        assert one.error.message == "no"
+        assert (two.name, two.state, two.parents) == ("second", "skipped", ("first",))
+        assert two.error is not None
+        assert (two.error.code, two.error.message) == ("WORKFLOW_DEPENDENCY_FAILED", "first ended failed")
+        assert one.job_id is not None
+        assert tasks.app.job(one.job_id).state == "failed"
+
+    def test_that_failed_raises_with_the_run(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        wf.step(tasks.boom)
+        run = finished(wf.start(), tasks.app)
+        with pytest.raises(
+            RunFailed, match="ended failed: WORKFLOW_STEP_FAILED: step 'boom' ended failed"
+        ) as raised:
+            run.result()
+        assert isinstance(raised.value, JobFailed)
+        assert raised.value.job == run
+
+    def test_with_several_last_steps_returns_all_their_results_by_name(self, tasks: Tasks) -> None:
+        run = tasks.app.group(tasks.add.job(1), tasks.add.job(2), name="both").start()
+        assert finished(run, tasks.app).result() == {"add": 11, "add-2": 12}
+
+    def test_returns_what_it_was_told_to_return(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        one = wf.step(tasks.add, 1)
+        wf.step(tasks.add, one.output)
+        wf.returns(one)
+        assert finished(wf.start(), tasks.app).result() == 11
+
+    def test_started_twice_with_one_id_is_one_run(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        wf.step(tasks.add, 1)
+        run, again = wf.start(id="monday"), wf.start(id="monday")
+        assert (run, run.is_new, again.is_new, run.key) == (again, True, False, "monday")
+        assert tasks.app.workflow_run("monday") == tasks.app.workflow_run(run.id) == run
+        assert [each.id for each in tasks.app.workflow_runs(workflow="report")] == [run.id]
+        tasks.app.run_worker(until_empty=True)
+        assert len(tasks.calls) == 1
+
+    def test_that_does_not_exist_is_not_found(self, tasks: Tasks) -> None:
+        with pytest.raises(JobNotFound):
+            tasks.app.workflow_run("nothing")
+        with pytest.raises(JobNotFound):
+            tasks.app.workflow_run("0000000000001")
+
+    def test_is_waited_for_while_a_worker_serves_it(self, tasks: Tasks) -> None:
+        wf = tasks.app.chain(tasks.add.job(1), tasks.add, tasks.add)
+        with serving(tasks.app):
+            assert wf.start().result(timeout=20) == 31
+
+    def test_can_be_awaited(self, tasks: Tasks) -> None:
+        async def play() -> Any:
+            run = await tasks.app.chain(tasks.add.job(1), tasks.add).astart()
+            with pytest.raises(ResultTimeout, match=r"run .* has not ended within 0.05 s"):
+                await run.aresult(timeout=0.05)
+            with serving(tasks.app):
+                return await run.aresult(timeout=20)
+
+        assert asyncio.run(play()) == 21
+
+    def test_is_waited_for_no_longer_than_told(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        wf.step(tasks.add, 1)
+        with pytest.raises(ResultTimeout):
+            wf.start().result(timeout=0)
+
+    def test_obeys_what_steps_declare_like_any_job(self, tasks: Tasks) -> None:
+        tried = []
+
+        @tasks.app.task(name="flaky", retry=Retry(max_attempts=3, base=0), queue="other")
+        def flaky() -> int:
+            tried.append(1)
+            if len(tried) < 3:
+                raise ValueError("again")
+            return 1
+
+        wf = tasks.app.workflow("report")
+        step = wf.step(flaky.using(priority=-7))
+        wf.step(tasks.add, step.output)
+        run = finished(wf.start(), tasks.app)
+        assert run.result() == 11
+        job = next(each for each in run.steps() if each.name == "flaky")
+        assert job.job_id is not None
+        found = tasks.app.job(job.job_id)
+        assert (found.priority, found.queue, found.attempt) == (-7, "other", 3)
+
+    def test_lives_and_dies_with_the_caller_s_transaction(
+        self, postgres_app: Evenflow, postgres_url: str
+    ) -> None:
+        tasks = Tasks(postgres_app)
+        wf = postgres_app.workflow("report")
+        wf.step(tasks.total, [wf.step(tasks.add, 1).output])
+        with psycopg.connect(postgres_url) as connection:
+            gone = wf.start(connection=connection)
+            connection.rollback()
+            kept = wf.start(connection=connection)
+            connection.commit()
+        with pytest.raises(JobNotFound):
+            gone.refresh()
+        assert finished(kept, postgres_app).result() == 11
+
+    def test_that_is_refused_leaves_nothing_in_a_transaction_that_goes_on(
+        self, postgres_app: Evenflow, postgres_url: str
+    ) -> None:
+        tasks = Tasks(postgres_app)
+
+        @postgres_app.task(name="sole", unique=Unique("name"))
+        def sole(name: str) -> None: ...
+
+        holder = sole.enqueue("bob")
+        wf = postgres_app.workflow("report")
+        first = wf.step(tasks.add, 1)
+        wf.step(sole, "bob", after=[first])
+        with psycopg.connect(postgres_url) as connection:
+            with pytest.raises(DuplicateJob):
+                wf.start(connection=connection)
+            connection.commit()
+        assert postgres_app.workflow_runs() == []
+        assert [job.id for job in postgres_app.jobs()] == [holder.id]
+
+    def test_with_a_taken_unique_key_is_refused_as_a_whole(self, tasks: Tasks) -> None:
+        @tasks.app.task(name="sole", unique=Unique("name"))
+        def sole(name: str) -> None: ...
+
+        sole.enqueue("bob")
+        wf = tasks.app.workflow("report")
+        wf.step(tasks.add, 1)
+        wf.step(sole, "bob")
+        with pytest.raises(DuplicateJob):
+            wf.start(id="x")
+        with pytest.raises(JobNotFound):
+            tasks.app.workflow_run("x")
+
+    def test_takes_concurrency_keys_of_its_steps(self, tasks: Tasks) -> None:
+        @tasks.app.task(name="careful", concurrency=Concurrency(to=1, key="who"))
+        def careful(who: str) -> str:
+            return who
+
+        wf = tasks.app.workflow("report")
+        first = wf.step(tasks.add, 1)
+        for _ in range(5):
+            wf.step(careful, "bob", after=[first])
+        assert finished(wf.start(), tasks.app).state == "succeeded"
+
+
+class TestControl:
+    def test_cancel_ends_a_run_and_its_waiters(self, tasks: Tasks) -> None:
+        run = tasks.app.chain(tasks.add.job(1), tasks.add).start()
+        assert run.cancel("enough")
+        assert not run.cancel()
+        with pytest.raises(RunCancelled, match="enough"):
+            run.result(timeout=5)
+        tasks.app.run_worker(until_empty=True)
+        assert tasks.calls == []
+
+    def test_a_paused_run_starts_nothing_until_it_is_resumed(self, tasks: Tasks) -> None:
+        run = tasks.app.chain(tasks.add.job(1), tasks.add).start()
+        assert run.pause("a look first")
+        assert (run.state, run.paused_why) == ("paused", "a look first")
+        tasks.app.run_worker(until_empty=True)
+        assert tasks.calls == []
+        assert run.resume()
+        assert not run.resume()
+        assert finished(run, tasks.app).result() == 21
+
+    def test_a_retry_runs_only_what_did_not_succeed(self, tasks: Tasks) -> None:
+        ok: list[int] = []
+
+        @tasks.app.task(name="mended")
+        def mended(value: int) -> int:
+            if not ok:
+                raise ValueError("not yet")
+            return value
+
+        wf = tasks.app.workflow("report")
+        one = wf.step(tasks.add, 1)
+        wf.step(tasks.total, [wf.step(mended, one.output).output])
+        run = finished(wf.start(), tasks.app)
+        assert states(run) == {"add": "succeeded", "mended": "failed", "total": "skipped"}
+        ok.append(1)
+        assert run.retry() == 2
+        assert finished(run, tasks.app).result() == 11
+        assert tasks.calls == [(1, 10), (11,)]
+        assert run.retry() == 0
+
+    def test_on_error_pause_waits_for_a_decision(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report", on_error="pause")
+        bad = wf.step(tasks.boom)
+        wf.step(tasks.add, 1, after=[bad], allow_failed_deps=True)
+        run = finished(wf.start(), tasks.app)
+        assert (run.state, run.paused_why) == ("paused", "step 'boom' ended failed")
+        assert states(run) == {"boom": "failed", "add": "waiting"}
+        run.resume()
+        assert finished(run, tasks.app).state == "failed"
+        assert states(run)["add"] == "succeeded"
+
+    def test_a_step_cancelled_by_hand_is_told_on_by_the_services(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        first = wf.step(tasks.add.using(queue="nobody"), 1, name="first")
+        wf.step(tasks.add, 2, after=[first])
+        run = wf.start()
+        job = run.steps()[0].job_id
+        assert job is not None
+        with serving(tasks.app, queues=["default"]):
+            tasks.app.cancel(job)
+            wait_until(lambda: run.refresh().state == "failed", "the run to fail", 20)
+        assert states(run) == {"first": "cancelled", "add": "skipped"}
+
+
+class TestJoins:
+    def test_any_goes_on_with_the_first_and_takes_what_is_there(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        bad, good = wf.step(tasks.boom), wf.step(tasks.add, 1)
+        wf.step(tasks.add, 5, bad.output, join="any", after=[good], name="last")
+        run = finished(wf.start(), tasks.app)
+        assert run.results()["last"] == 15  # b has its default
+
+    def test_outputs_that_are_not_there_are_left_out_of_lists_and_arguments(self, tasks: Tasks) -> None:
+        seen = []
+
+        @tasks.app.task(name="gather")
+        def gather(first: int, second: int = -1, third: int = -3, *, many: list[int]) -> None:
+            seen.append((first, second, third, many))
+
+        wf = tasks.app.workflow("report")
+        bad, good = wf.step(tasks.boom), wf.step(tasks.add, 1)
+        wf.step(gather, 0, bad.output, 7, many=[bad.output, good.output], allow_failed_deps=True)
+        finished(wf.start(), tasks.app)
+        assert seen == [(0, -1, 7, [11])]
+
+    def test_cases_decide_about_success(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        bad, good = wf.step(tasks.boom), wf.step(tasks.add, 1)
+        wf.succeeds_when([bad], [good])
+        wf.returns(good)
+        assert finished(wf.start(), tasks.app).result() == 11
+        wf.succeeds_when([bad, good])
+        run = finished(wf.start(), tasks.app)
+        assert run.error is not None
+        assert run.error.code == "WORKFLOW_SUCCESS_CASE_NOT_MET"
+
+
+class TestAFanOut:
+    def test_runs_once_per_item_and_joins_in_order(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        items = wf.step(tasks.numbers, 20)
+        parts = wf.map(tasks.add, items.output, 100)
+        wf.step(tasks.total, parts.output)
+        run = finished(wf.start(), tasks.app)
+        assert run.result() == sum(range(20)) + 2000
+        assert run.results()["add"] == [100 + number for number in range(20)]
+        assert "add[19]" in states(run)
+
+    def test_over_nothing_succeeds_with_an_empty_list(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        wf.step(tasks.total, wf.map(tasks.add, wf.step(tasks.numbers, 0).output).output)
+        assert finished(wf.start(), tasks.app).result() == 0
+
+    def test_fails_with_one_of_its_members_or_does_with_enough(self, tasks: Tasks) -> None:
+        @tasks.app.task(name="picky")
+        def picky(value: int) -> int:
+            if value == 1:
+                raise ValueError(value)
+            return value
+
+        for needs, expected in ((None, "failed"), (2, "succeeded"), (3, "failed")):
+            wf = tasks.app.workflow("report")
+            parts = wf.map(picky, [0, 1, 2], needs=needs, name="parts")
+            wf.step(tasks.total, parts.output)
+            run = finished(wf.start(), tasks.app)
+            assert states(run)["parts"] == expected
+            if expected == "succeeded":
+                assert run.results()["total"] == 2
+
+    def test_refers_to_other_results_and_keeps_what_using_said(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        extra = wf.step(tasks.add, 1)
+        parts = wf.map(tasks.add.using(priority=-3, group="bob"), [1, 2], extra.output, name="parts")
+        wf.step(tasks.total, parts.output)
+        run = finished(wf.start(), tasks.app)
+        assert run.result() == 12 + 13
+        member = next(step for step in run.steps() if step.name == "parts[0]")
+        assert member.job_id is not None
+        job = tasks.app.job(member.job_id)
+        assert (job.priority, job.group, job.args) == (-3, "bob", (1, "<output of add>"))
+
+
+class TestASubWorkflow:
+    def inner(self, tasks: Tasks, value: Any) -> Any:
+        wf = tasks.app.workflow("inner")
+        one = wf.step(tasks.add, value, name="one")
+        wf.step(tasks.add, one.output, name="two")
+        return wf
+
+    def test_is_one_step_with_the_result_of_its_own(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        first = wf.step(tasks.add, 0)
+        left = wf.sub(self.inner(tasks, first.output), name="left")
+        right = wf.sub(self.inner(tasks, 100), name="right", after=[first])
+        wf.step(tasks.total, [left.output, right.output])
+        run = finished(wf.start(), tasks.app)
+        assert run.result() == 30 + 120
+        assert {"left", "left/one", "left/two", "right/begin"} <= states(run).keys()
+
+    def test_that_fails_fails_its_step_and_skips_what_waits_for_it(self, tasks: Tasks) -> None:
+        bad = tasks.app.workflow("bad")
+        bad.step(tasks.boom)
+        wf = tasks.app.workflow("report")
+        sub = wf.sub(bad)
+        wf.step(tasks.add, 1, after=[sub])
+        run = finished(wf.start(), tasks.app)
+        assert states(run) == {"bad": "failed", "bad/boom": "failed", "add": "skipped"}
+
+    def test_that_does_not_begin_is_skipped_with_all_its_steps(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        wf.sub(self.inner(tasks, 1), name="sub", after=[wf.step(tasks.boom)])
+        run = finished(wf.start(), tasks.app)
+        assert {
+            name: state for name, state in states(run).items() if name.startswith("sub")
+        } == dict.fromkeys(["sub", "sub/begin", "sub/one", "sub/two"], "skipped")
+
+    def test_may_hold_others_and_fan_outs(self, tasks: Tasks) -> None:
+        middle = tasks.app.workflow("middle")
+        parts = middle.map(tasks.add, [1, 2, 3], name="parts")
+        middle.step(tasks.total, parts.output)
+        outer = tasks.app.workflow("outer")
+        outer.sub(middle, name="m")
+        wf = tasks.app.workflow("report")
+        first = wf.step(tasks.add, 0)
+        wf.step(tasks.add, wf.sub(outer, name="o", after=[first]).output)
+        run = finished(wf.start(), tasks.app)
+        assert run.result() == 36 + 10
+        assert states(run)["o/m/parts[2]"] == "succeeded"
+
+
+class TestAddedSteps:
+    def test_are_waited_for_by_what_comes_after(self, tasks: Tasks) -> None:
+        @tasks.app.task(name="grow")
+        def grow(ctx: Context, count: int) -> None:
+            for number in range(count):
+                ctx.add_step(tasks.add, number, name="leaf")
+
+        wf = tasks.app.workflow("report")
+        first = wf.step(grow, 3)
+        wf.step(tasks.total, [100], after=[first])
+        run = finished(wf.start(), tasks.app)
+        assert run.state == "succeeded"
+        assert tasks.calls[-1] == (100,)
+        assert sorted(name for name in states(run) if "/" in name) == [
+            "grow/leaf",
+            "grow/leaf-2",
+            "grow/leaf-3",
+        ]
+
+    def test_are_added_once_over_attempts_and_may_refer_to_results(self, tasks: Tasks) -> None:
+        @tasks.app.task(name="grow", retry=Retry(max_attempts=2, base=0))
+        async def grow(ctx: Context) -> None:
+            await ctx.add_step(tasks.total, [ctx.output("add"), 1])
+            if ctx.attempt == 1:
+                raise ValueError("again")
+
+        wf = tasks.app.workflow("report")
+        first = wf.step(tasks.add, 1)
+        wf.step(grow, after=[first])
+        run = finished(wf.start(), tasks.app)
+        assert run.state == "succeeded"
+        assert run.results()["grow/total"] == 12
+        assert len(tasks.calls) == 2
+
+    def test_need_a_workflow(self, tasks: Tasks) -> None:
+        @tasks.app.task(name="grow")
+        def grow(ctx: Context) -> None:
+            ctx.add_step(tasks.add, 1)
+
+        job = grow.enqueue()
+        tasks.app.run_worker(until_empty=True)
+        with pytest.raises(JobFailed, match="by a step of a workflow only"):
+            job.result()
+
+
+class TestMistakes:
+    def refused(self, build: Callable[[Any], Any], here: Tasks) -> list[str]:
+        wf = here.app.workflow("report")
+        build(wf)
+        with pytest.raises(ConfigError) as raised:
+            wf.validate()
+        return [mistake.removeprefix("workflow 'report': ") for mistake in raised.value.mistakes]
+
+    def test_are_told_all_at_once(self, here: Tasks) -> None:
+        other = here.app.workflow("other").step(here.add, 1, name="far")
+
+        def build(wf: Any) -> None:
+            wf.step(here.add, "one", name="a")
+            wf.step(here.add, other.output, name="b")
+            wf.step(here.add, 1, name="c", after=["nobody", other])
+            wf.step(here.add, 1, 2, 3, name="d")
+            wf.step(here.add, 1, name="d", join=2)
+
+        found = self.refused(build, here)
+        assert len(found) == 7
+        text = "\n".join(found)
+        for part in (
+            "step 'd' is there 2 times", "step 'a': argument 'a': expected int", "step 'b': the output of 'far'",
+            "step 'c': after: no step 'nobody'", "step 'c': after: 'far' is a step of another workflow",
+            "step 'd': takes at most 2 positional arguments", "step 'd': join: expected",
+        ):  # fmt: skip
+            assert part in text
+
+    def test_steps_that_wait_for_each_other(self, here: Tasks) -> None:
+        def build(wf: Any) -> None:
+            wf.step(here.add, 1, name="a", after=["c"])
+            wf.step(here.add, 1, name="b", after=["a"])
+            wf.step(here.add, 1, name="c", after=["b"])
+
+        assert self.refused(build, here) == ["these steps wait for each other: a -> b -> c -> a"]
+
+    def test_no_steps_at_all(self, here: Tasks) -> None:
+        assert self.refused(lambda wf: None, here) == ["expected at least one step, got none"]
+
+    def test_outputs_of_a_type_that_can_never_fit(self, here: Tasks) -> None:
+        def build(wf: Any) -> None:
+            wf.step(here.shout, wf.step(here.add, 1).output)
+
+        assert self.refused(build, here) == [
+            "step 'shout': argument 'text': expected str, got the output of 'add', which is int"
+        ]
+
+    def test_outputs_that_may_be_missing_where_they_are_needed(self, here: Tasks) -> None:
+        def build(wf: Any) -> None:
+            wf.step(here.add, wf.step(here.add, 1).output, join="any", name="z")
+
+        assert self.refused(build, here) == [
+            "step 'z': argument 'a' may be without a value when it starts; give the parameter a default"
+        ]
+
+    def test_keys_made_of_results_that_are_not_there_yet(self, here: Tasks) -> None:
+        @here.app.task(name="grouped", group="who")
+        def grouped(who: str) -> None: ...
+
+        def build(wf: Any) -> None:
+            wf.step(grouped, wf.step(here.shout, "x").output)
+
+        (found,) = self.refused(build, here)
+        assert "step 'grouped': group: who: " in found
+        assert "got an output, which is known only when the step starts" in found
+
+    def test_conditions_that_are_functions_nobody_registered(self, here: Tasks) -> None:
+        (found,) = self.refused(lambda wf: wf.step(here.add, 1, run_when=lambda ctx: True), here)
+        assert "step 'add': run_when: expected a condition or its name" in found
+
+    def test_cases_of_steps_that_are_not_there(self, here: Tasks) -> None:
+        def build(wf: Any) -> None:
+            wf.step(here.add, 1)
+            wf.succeeds_when(["add", "sub"])
+
+        assert self.refused(build, here) == ["succeeds_when: no step 'sub'"]
+
+    def test_of_names_and_options(self, here: Tasks) -> None:
+        with pytest.raises(ConfigError, match="workflow 'a b': on_error: expected"):
+            here.app.workflow("a b", on_error="retry")  # type: ignore[arg-type]
+        (found,) = self.refused(lambda wf: wf.step(here.add, 1, name="a/b"), here)
+        assert "name: expected up to 200 letters" in found
+        (found,) = self.refused(lambda wf: wf.map(here.add, 5), here)
+        assert "expected a list or another step's output" in found
+        wf = here.app.workflow("report")
+        wf.step(here.add, 1)
+        with pytest.raises(ConfigError, match="id: expected a text"):
+            wf.start(id="")
+
+
+def test_a_step_that_is_not_a_task_is_refused(here: Tasks) -> None:
+    wf = here.app.workflow("report")
+    wf.step(print, 1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="expected a task, got <built-in function print>"):
+        wf.start()
+
+
+def test_signed_runs_verify_what_was_written(make_app: MakeApp, engine_url: str) -> None:
+    app = make_app(engine_url, signing_keys="k" * 32, require_signed=True)
+    tasks = Tasks(app)
+    wf = app.workflow("report")
+    wf.step(tasks.total, wf.map(tasks.add, [1, wf.step(tasks.add, 1).output]).output)
+    assert finished(wf.start(), app).result() == 11 + 21
