@@ -2,7 +2,7 @@
 # Choose another interpreter with PYTHON=..., pass arguments on with ARGS="...".
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench chaos docs environment environment-demo environment-docs servers clean
+.PHONY: help demo test lint format bench chaos planted docs environment environment-demo environment-docs servers clean
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -37,6 +37,9 @@ bench: environment servers ## measure throughput and latency on this machine
 
 chaos: environment servers ## kill servers and workers for minutes, then count every job
 	@$(BIN)/python -m pytest tests/chaos -m chaos --timeout 1800 $(ARGS)
+
+planted: environment servers ## put known bugs into a copy of the sources, one by one; the tests must see each
+	@$(BIN)/python -m tools.planted $(ARGS)
 
 docs: environment-docs ## build the HTML documentation into docs/_build/html
 	@$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html $(ARGS)

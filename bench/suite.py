@@ -8,6 +8,7 @@ from bench.claim import claim
 from bench.delay import delay
 from bench.drain import drain
 from bench.enqueue import bulk, single
+from bench.flow import flow
 from bench.pickup import pickup
 from bench.report import Report
 from bench.sizes import Sizes
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
     "upkeep": upkeep_looks,
     "snapshot": snapshot,
     "drain": drain,
+    "flow": flow,
     "pickup": pickup,
     "delay": delay,
     "workflow": workflow,

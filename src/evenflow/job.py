@@ -71,7 +71,8 @@ class Limit(msgspec.Struct, frozen=True):
     """A key of one job: at most `most` jobs hold it, each for as long as it lives, or `keep_us` unstarted.
 
     With `window_us` it is a rate: a place stays taken for that long after the start. With `at_start` it is not waited
-    for: the job takes it when it is about to run, and what becomes of it otherwise is its task's to say.
+    for: the job takes it when it is about to run, and what becomes of it otherwise is its task's to say. `start_us` is how
+    long after its claim a body under a rate may start; the worker is told by the job's options.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Limit(msgspec.Struct, frozen=True):
     keep_us: int
     window_us: int | None = None
     at_start: bool = False
+    start_us: int | None = None
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):
@@ -156,7 +158,8 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How one run ended: the only record a worker writes about it.
 
     `state` is an end, or `ready`, `scheduled` or `waiting` where the job goes back. `refund` is 1 where the attempt was not used,
-    `crashed` is 1 where the process of an isolated body died.
+    `crashed` is 1 where the process of an isolated body died, `unstarted` is 1 where the body was never entered: what its
+    rates were charged is given back.
     """
 
     id: int
@@ -169,6 +172,7 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     result: str | None = None
     error: str | None = None
     waits_for_event: bool = False
+    unstarted: int = 0
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):

@@ -13,11 +13,14 @@ import pytest
 from evenflow.database_url import parse_url
 from evenflow.errors import DriverMissing, StoreRefused, StoreUnavailable
 from evenflow.ids import IdSource
+from evenflow.job import Limit
+from evenflow.queues import Queue
 from evenflow.store import postgres as module
 from evenflow.store.advance import Claim, Want, advance
-from evenflow.store.control import admit
-from evenflow.store.engine import Row, drive
+from evenflow.store.control import admit, declare_queue
+from evenflow.store.engine import Row, as_json, drive
 from evenflow.store.enqueue import Enqueued, enqueue_steps
+from evenflow.store.limits import take_locks
 from evenflow.store.open import open_engine
 from evenflow.store.postgres import POOL_SIZE, PostgresEngine
 from evenflow.store.reads import counts, now_us
@@ -181,6 +184,28 @@ class TestADeadline:
 
 
 class TestOthersLocks:
+    def test_on_the_row_of_a_lock_hold_up_who_takes_it(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        job = scene.running(limits=(Limit("lock:nightly", 1, SECOND, at_start=True),))
+        assert take_locks(postgres_store, ALICE, [job], now=scene.now) == {job.id}
+        again = {"runs": as_json([{"id": job.id, "epoch": job.epoch}]), "worker": ALICE, "now": scene.now}
+        with callers_transaction(postgres_store) as other:
+            other.execute("select 1 from evenflow.limiter for no key update")
+            with pytest.raises(StoreUnavailable):
+                postgres_store.run("take_locks", again, deadline_s=0.3)
+        assert take_locks(postgres_store, ALICE, [job], now=scene.now) == {job.id}
+
+    def test_on_the_row_of_a_capped_queue_hold_up_its_claims(self, postgres_store: PostgresEngine) -> None:
+        scene = Scene(postgres_store)
+        declare_queue(postgres_store, Queue("default", max_concurrency=1))
+        (job,) = scene.enqueue(new_job())
+        claim = Claim([Want("default", 0, 1)], 1, under_caps=True)
+        with callers_transaction(postgres_store) as other:
+            other.execute("select 1 from evenflow.queue for no key update")
+            with pytest.raises(StoreUnavailable):
+                advance(postgres_store, ALICE, (), claim, now=scene.now, deadline_s=0.3)
+        assert [claimed.id for claimed in scene.advance(ALICE, claim=claim).claimed] == [job]
+
     def test_on_the_first_rows_do_not_stop_a_claim(self, postgres_store: PostgresEngine) -> None:
         scene = Scene(postgres_store)
         jobs = scene.enqueue(*(new_job() for _ in range(10)))

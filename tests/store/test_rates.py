@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from evenflow.job import Limit, NewJob
+from evenflow.job import End, Limit, NewJob
 from evenflow.settings import Retention
 from evenflow.store import control, limits
-from tests.store.scene import ALICE, SECOND, Scene, new_job
+from evenflow.store.advance import recharge
+from tests.store.scene import ALICE, BOB, SECOND, Scene, end_of, new_job
 from tests.store.test_limits import KEPT, enqueue, pass_on
 
 
@@ -33,6 +34,7 @@ def test_the_end_of_a_job_makes_no_room_but_the_end_of_its_window_does(scene: Sc
     jobs = scene.claim()
     for job in jobs:
         pass_on(scene, scene.finish(job).freed)
+    pass_on(scene, {"r"})  # as a sweep would
     assert scene.claim() == []
     scene.now += SECOND - 1
     assert free(scene) == set()
@@ -133,3 +135,68 @@ def test_no_sliding_window_holds_more_starts_than_the_limit(scene: Scene) -> Non
         starts += [scene.now] * len(scene.claim(1 + step % 4))
     assert len(starts) == 40
     assert all(sum(start <= other < start + SECOND for other in starts) <= 3 for start in starts)
+
+
+def test_what_is_given_back_unstarted_has_its_place_and_its_start_back(scene: Scene) -> None:
+    first, second = enqueue(scene, rated(most=1), rated(most=1))
+    (job,) = scene.claim()
+    assert usage(scene) == (0, 1, 1)
+    scene.now += SECOND // 2
+    assert scene.finish(job, "ready", refund=1, unstarted=1).freed == set()
+    assert scene.states() == {first: "ready", second: "blocked"}
+    assert usage(scene) == (1, 0, 1)
+    (again,) = scene.claim()
+    assert (again.id, again.attempt) == (first, 1)
+    scene.now += SECOND - 1
+    assert free(scene) == set()
+    scene.now += 1
+    assert free(scene) == {"default"}
+    assert scene.claim_ids() == [second]
+
+
+def test_only_the_starts_of_those_that_did_not_start_are_given_back(scene: Scene) -> None:
+    enqueue(scene, *[rated(most=3) for _ in range(4)])
+    one, two, three = scene.claim()
+    scene.advance(ALICE, *[end_of(job, "ready", refund=1, unstarted=1) for job in (one, three)])
+    assert usage(scene) == (2, 1, 1)
+    scene.finish(two)
+    assert usage(scene) == (2, 1, 1)
+
+
+def test_whoever_gives_back_a_start_whose_window_has_passed_lines_up_anew(scene: Scene) -> None:
+    first, second = enqueue(scene, rated(most=1), rated(most=1))
+    (job,) = scene.claim()
+    scene.now += SECOND
+    free(scene)
+    assert scene.states()[second] == "ready"
+    scene.finish(job, "ready", refund=1, unstarted=1)
+    scene.admit()
+    assert scene.states() == {first: "blocked", second: "ready"}
+    assert usage(scene) == (1, 0, 1)
+
+
+def test_a_start_is_given_back_only_by_the_run_that_holds_the_lease(scene: Scene) -> None:
+    enqueue(scene, rated(most=1))
+    (job,) = scene.claim()
+    scene.finish(job, "ready", worker=BOB, refund=1, unstarted=1)
+    scene.advance(ALICE, End(job.id, job.epoch + 1, "ready", refund=1, unstarted=1))
+    assert usage(scene) == (0, 1, 0)
+
+
+def test_a_prefetched_job_is_charged_for_its_start_and_not_for_its_claim(scene: Scene) -> None:
+    enqueue(scene, *[rated(most=1) for _ in range(2)])
+    (job,) = scene.claim(1, lease_us=10 * SECOND)
+    scene.now += SECOND - 1
+    assert recharge(scene.engine, ALICE, [job], now=scene.now) == {job.id}
+    scene.now += SECOND - 1
+    assert free(scene) == set()
+    assert usage(scene) == (0, 1, 1)
+    scene.now += 1
+    assert free(scene) == {"default"}
+    assert recharge(scene.engine, ALICE, [job], now=scene.now) == set()
+
+
+def test_a_job_of_another_worker_cannot_be_charged_anew(scene: Scene) -> None:
+    enqueue(scene, rated(most=1))
+    (job,) = scene.claim(1, lease_us=10 * SECOND)
+    assert recharge(scene.engine, BOB, [job], now=scene.now) == set()

@@ -86,6 +86,32 @@ def test_each_run_ends_once_and_leaves_its_slot(bench: Bench) -> None:
     wait_until(lambda: not bench.slots.running, "the slots to be free")
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_rated_body_that_would_start_too_late_is_not_entered(bench: Bench, is_async: bool) -> None:
+    entered: list[int] = []
+
+    async def coroutine(number: int) -> None:
+        entered.append(number)
+
+    def function(number: int) -> None:
+        entered.append(number)
+
+    bench.app.task(name="rated")(coroutine if is_async else function)
+    late, early, unrated = 1, 2, 3
+    options = '{"start_us":50000}'
+    minute_ago = time.monotonic() - 60
+    bench.slots.start([job(id=late, task="rated", payload="[[1],{}]", options=options)], minute_ago)
+    bench.slots.start([job(id=unrated, task="rated", payload="[[3],{}]")], minute_ago)
+    bench.slots.start(
+        [job(id=early, task="rated", payload="[[2],{}]", options=options)], time.monotonic() + 60
+    )
+    ends = bench.ends(3)
+    assert sorted(entered) == [early, unrated]
+    assert (ends[late].state, ends[late].refund, ends[late].unstarted) == ("ready", 1, 1)
+    assert {ends[early].state, ends[unrated].state} == {"succeeded"}
+    assert list(bench.slots.late) == ["default"]
+
+
 def test_a_job_of_an_unknown_task_ends_at_once(bench: Bench) -> None:
     bench.slots.start([job(id=5, task="nobody")])
     assert error_of(bench.ends(1)[5]).code == "WORKER_RESOLUTION_ERROR"

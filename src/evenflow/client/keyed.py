@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from evenflow.checks import whole
 from evenflow.client.options import Policy
 from evenflow.codec import CallSignature
@@ -11,6 +13,7 @@ from evenflow.job import Limit
 from evenflow.limits import Concurrency, Rate
 from evenflow.queues import Queue
 from evenflow.rules.keys import Key, scope_key
+from evenflow.rules.rate import charged_us, start_within_us
 
 GROUP_PLACE_KEPT_US = 180_000_000
 LOCK_KEPT_US = 120_000_000
@@ -53,7 +56,7 @@ class KeyedLimits:
         """The limits of a call; a rule whose key is None does not apply to it."""
         found = [] if queue.group_concurrency is None or group is None else [_group_limit(queue, group)]
         if queue.rate is not None:
-            found += rate_limits(f"rate:queue:{queue.name}", queue.rate)
+            found += started_limits(f"rate:queue:{queue.name}", queue.rate)
         if self._rules:
             arguments = self._signature.arguments(args, kwargs)
             for rule, key in self._rules:
@@ -74,7 +77,7 @@ class KeyedLimits:
         if key is not None and value is None:
             return []
         name = f"rate:task:{scope_key(self._task)}"
-        return rate_limits(name if value is None else f"{name}:{value}", rule)
+        return started_limits(name if value is None else f"{name}:{value}", rule)
 
     def _limit(self, rule: Concurrency, key: Key | None, arguments: dict[str, Any]) -> Limit | None:
         name = f"key:{scope_key(rule.scope or self._task)}"
@@ -130,3 +133,10 @@ def rate_limits(name: str, rate: Rate) -> list[Limit]:
             Limit(f"{name}/{rate.limit} burst {rate.burst}", rate.burst, GROUP_PLACE_KEPT_US, window_us)
         )
     return found
+
+
+def started_limits(name: str, rate: Rate) -> list[Limit]:
+    """A rate as limits of jobs, whose bodies start a little later than they are charged. Spacing is not stretched by it."""
+    whole_window, *spacing = rate_limits(name, rate)
+    charged = charged_us(rate.window_us)
+    return [replace(whole_window, window_us=charged, start_us=start_within_us(rate.window_us)), *spacing]

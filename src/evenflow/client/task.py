@@ -19,7 +19,7 @@ from evenflow.codec import TAG, CallSignature, check_text, encode_call, encode_t
 from evenflow.context import Context
 from evenflow.durations import duration_us
 from evenflow.errors import ConfigError, PayloadError
-from evenflow.job import NewJob
+from evenflow.job import Limit, NewJob
 from evenflow.module_names import module_of_file
 from evenflow.rules.keys import Key, scope_key
 from evenflow.settings import Settings
@@ -200,7 +200,7 @@ class Task(Generic[P, R, T]):
         return NewJob(
             self.name, payload, policy.queue, policy.priority, group, policy.retry.max_attempts,
             run_at, _moment(policy.good_until, now), None, unique_key, policy.on_crash == "fail",
-            None, self._options(), limits if lock is None else (*limits, lock), unique.ttl_us, unique.replaces,
+            None, self._options(limits), limits if lock is None else (*limits, lock), unique.ttl_us, unique.replaces,
             unique.max_wait_us,
         )  # fmt: skip
 
@@ -237,9 +237,12 @@ class Task(Generic[P, R, T]):
             return kwargs.pop("connection")
         return None  # the call itself knows what using() said
 
-    def _options(self) -> str | None:
-        """What a worker must know beyond the declaration, because this call says otherwise."""
+    def _options(self, limits: Sequence[Limit] = ()) -> str | None:
+        """What a worker must know beyond the declaration, because this call or its limits say so."""
         found: dict[str, Any] = {}
+        start_us = min((limit.start_us for limit in limits if limit.start_us is not None), default=None)
+        if start_us is not None:
+            found["start_us"] = start_us
         if self.policy.single_instance is not False and self.policy.on_conflict != "snooze":
             found["lock"] = self.policy.on_conflict
         declared = self._producer.declared(self.name)

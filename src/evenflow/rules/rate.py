@@ -8,6 +8,9 @@ here `paced_until`) lets up to burst + count - 1 starts into one window. So ther
 - logged: the starts of the last window are kept, one entry per instant. Counts above 64 round a start *up* to
   a 64th of the window: it is held a little too long, never too short, and no state exceeds 66 entries.
   A burst below the count adds GCRA with the interval W / count on top.
+
+Both speak of the instant that is charged, the claim's. A body starts a little later, and not all of them equally late,
+so a window that is measured at bodies could hold more. `charged_us` closes that gap: see there.
 """
 
 from collections.abc import Sequence
@@ -18,6 +21,12 @@ from evenflow.limits import Rate
 
 # Rounding by W / SLICES costs at most that share of the throughput, and bounds the entries of one state.
 SLICES = 64
+
+# A body may start so much later than its claim: a twentieth of the window, within these bounds. Below the lower one hardly
+# any body could start in time, and above the upper one a longer wait would only make long windows longer.
+START_SHARE = 20
+LEAST_START_US = 5_000
+MOST_START_US = 100_000
 
 
 class RateState(msgspec.Struct, frozen=True, array_like=True):
@@ -38,6 +47,28 @@ class Admission(msgspec.Struct, frozen=True):
     granted: int
     state: RateState
     next_at: int
+
+
+def start_within_us(window_us: int) -> int:
+    """How long after its claim the body of a job under a rate may start; one that is later is given back unstarted.
+
+    >>> start_within_us(1_000_000), start_within_us(60_000_000)
+    (50000, 100000)
+    """
+    return min(MOST_START_US, max(LEAST_START_US, window_us // START_SHARE))
+
+
+def charged_us(window_us: int) -> int:
+    """For how long a start is charged, counted from its claim, so that the window holds for bodies as well.
+
+    A claim at c has its body at s with c <= s <= c + m, where m is `start_within_us`. The claim that takes its place comes
+    at c + W + m or later, and its body not before it: a window or more after s. So whatever the delays are, a window of
+    bodies holds no more than a charge of W + m lets claims into it.
+
+    >>> charged_us(1_000_000)
+    1050000
+    """
+    return window_us + start_within_us(window_us)
 
 
 def admit(rate: Rate, state: RateState, now: int, wanted: int) -> Admission:

@@ -78,7 +78,8 @@ def advance(
     job has its epoch and attempt raised by one.
 
     Jobs whose task is shut are not claimed but told, to be set aside; a shut queue gives nothing; a breaker's probe passes. What the
-    ends say to breakers counts if the ends do.
+    ends say to breakers counts if the ends do. What is given back `unstarted` is ready again, with its keys,
+    and not charged to its rates.
     """
     ends = list(ends)
     parameters = {
@@ -94,9 +95,12 @@ def advance(
         "now": now,
     }
     verdicts = verdict_unit(ends, worker, now)
+    unstarted = [{"id": end.id, "epoch": end.epoch} for end in ends if end.unstarted]
     units: list[tuple[str, Parameters]] = [("advance", parameters)]
     if claim.under_caps:
         units.insert(0, ("lock_caps", {"queues": as_json([want.queue for want in claim.wants])}))
+    if unstarted:  # before the caps too: their locks are the shortest
+        units.insert(0, ("refund_starts", {"runs": as_json(unstarted), "worker": worker, "now": now}))
     if verdicts is not None:  # first: a breaker's row is never waited for by whoever holds a cap
         units.insert(0, verdicts)
     if len(units) == 1:
@@ -138,3 +142,11 @@ def start(
         return {job for (job,) in engine.run("start_claimed", parameters)}
     locks = ("lock_caps", {"queues": as_json(sorted({job.queue for job in jobs}))})
     return {job for (job,) in engine.run_all([locks, ("start_claimed", parameters)])[1]}
+
+
+def recharge(engine: Engine, worker: int, jobs: Sequence[Claimed], *, now: int | None = None) -> set[int]:
+    """Prefetched jobs under rates are about to start: their windows count from now on instead of from their claim. The
+    ids of those that were charged anew; the others have waited for longer than their window, and must not start."""
+    runs = as_json([{"id": job.id, "epoch": job.epoch} for job in jobs])
+    rows = engine.run("recharge_starts", {"runs": runs, "worker": worker, "now": now})
+    return {job for (job,) in rows if job is not None}

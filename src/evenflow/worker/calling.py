@@ -17,7 +17,7 @@ from evenflow.hooks import Hooks
 from evenflow.ids import EPOCH_MS, NUMBER_BITS, id_text
 from evenflow.job import Claimed, End
 from evenflow.signing import KeyRing
-from evenflow.worker.outcome import CancelledByWish, Expired, TimedOut, raised, succeeded
+from evenflow.worker.outcome import CancelledByWish, Expired, StartedLate, TimedOut, raised, succeeded
 from evenflow.worker.registry import Entry
 from evenflow.worker.step_gate import StepGate
 
@@ -34,12 +34,15 @@ class Run:
     """One job in one slot."""
 
     __slots__ = (
-        "_undecided", "began", "cancel_why", "context", "entry", "is_over", "is_returned", "job", "started", "task",
+        "_undecided", "began", "cancel_why", "context", "entry", "is_over", "is_returned", "job", "start_by", "started", "task",
     )  # fmt: skip
 
-    def __init__(self, job: Claimed, entry: Entry | None) -> None:
+    def __init__(self, job: Claimed, entry: Entry | None, start_by: float | None = None) -> None:
         self.job = job
         self.entry = entry
+        self.start_by = (
+            start_by  # by the monotonic clock; a body under a rate that comes later is not entered
+        )
         self.started = self.began = (
             time.monotonic()
         )  # claimed; `began` is when a thread, or the loop, has taken it up
@@ -141,7 +144,9 @@ class Caller:
         if entry.signature.context is not None or self._hooks.surrounds:
             run.context = self._context(run, entry)
             _pass_on_wish(run, run.context)
-            return entry.signature.inject(args, kwargs, run.context)
+            args, kwargs = entry.signature.inject(args, kwargs, run.context)
+        if run.start_by is not None and time.monotonic() > run.start_by:  # last of all: the body comes next
+            raise StartedLate
         return args, kwargs
 
     def _context(self, run: Run, entry: Entry) -> Context:

@@ -39,9 +39,9 @@ def main(descriptor: int) -> None:
         app.hooks.worker_start()
         app.hooks.child_start()
     while True:
-        job = messages.get().job
-        assert job is not None
-        channel.send(Message(end=sendable(_run(job, apps, channel))))
+        message = messages.get()
+        assert message.job is not None
+        channel.send(Message(end=sendable(_run(message.job, message.start_by, apps, channel))))
 
 
 def _listen(channel: Channel, messages: "queue.SimpleQueue[Message]") -> None:
@@ -54,11 +54,11 @@ def _listen(channel: Channel, messages: "queue.SimpleQueue[Message]") -> None:
         os.killpg(os.getpid(), signal.SIGKILL)  # a session of its own: nobody else is in this group
 
 
-def _run(job: Claimed, apps: list[Client], channel: Channel) -> End:
+def _run(job: Claimed, start_by: float | None, apps: list[Client], channel: Channel) -> End:
     app = next((app for app in apps if job.task in app.tasks), apps[0])
     registry = Registry(app.tasks, app.settings)
     entry = registry.entry(job)
-    run = Run(job, entry)
+    run = Run(job, entry, start_by)
     if entry is None:
         unknown = UnknownTask(f"no task {job.task!r} in the isolated process")
         return raised(job, unknown, registry.unknown, run.now(), 0.5)

@@ -44,6 +44,10 @@ class Expired(Exception):
     """The job's good_until passed between claim and start."""
 
 
+class StartedLate(Exception):
+    """A rate's job reached its body too long after its claim: it was not entered, and goes back."""
+
+
 class CancelledByWish(Exception):
     """Somebody wanted the job to stop, and it did."""
 
@@ -95,6 +99,8 @@ def _of_error(job: Claimed, error: BaseException, rules: Rules, now: int, random
     match error:
         case Snooze():
             return _back(job, now, error.delay_us, refund=1)
+        case StartedLate():
+            return unstarted(job)
         case Suspend():
             return End(
                 job.id,
@@ -149,6 +155,11 @@ def released(job: Claimed, rules: Rules | None = None) -> End:
     return _judged(end, tuple(Verdict(name, "none") for name, _ in rules.guards))
 
 
+def unstarted(job: Claimed) -> End:
+    """The end of a claim whose body was not entered: as `released`, and its rates are not charged either."""
+    return End(job.id, job.epoch, "ready", refund=1, unstarted=1)
+
+
 def describe(error: BaseException) -> JobError:
     """An exception as it is stored: texts only, cut to size, without local variables."""
     match error:
@@ -192,7 +203,7 @@ def _verdicts(error: BaseException, rules: Rules) -> tuple[Verdict, ...]:
 def _code(error: BaseException) -> str | None:
     """The code that an error is stored with, without its description; None for what is no error."""
     match error:
-        case Snooze() | Cancel() | CancelledByWish() | Expired() | LockContended():
+        case Snooze() | Cancel() | CancelledByWish() | Expired() | LockContended() | StartedLate():
             return None
         case Fail():
             return error.code

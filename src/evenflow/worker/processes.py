@@ -29,6 +29,7 @@ class Message(msgspec.Struct, frozen=True):
     """What travels between a worker and an isolated process."""
 
     job: Claimed | None = None
+    start_by: float | None = None
     has_begun: bool = False
     end: JudgedEnd | None = None
     progress: dict[str, object] | None = None
@@ -102,7 +103,9 @@ class Processes:
         # The timeout is the body's: an interpreter that starts and imports the app first has a limit of its own.
         ends_at: float | None = time.monotonic() + START_WITHIN_S
         process.has_begun = False
-        process.channel.send(Message(job=run.job))
+        process.channel.send(
+            Message(job=run.job, start_by=run.start_by)
+        )  # one clock for all processes of a host
         while True:
             left = _LOOK_S if ends_at is None else min(_LOOK_S, ends_at - time.monotonic())
             message = process.channel.receive(max(0.0, left))

@@ -23,15 +23,16 @@ from evenflow.job import Claimed, End
 from evenflow.rules.breaker import Circuit
 from evenflow.settings import Settings
 from evenflow.store import bounds, control, durable, leases, limits, logs, reads, runs, workflows
-from evenflow.store.advance import NOTHING, Advanced, Claim, advance, start
+from evenflow.store.advance import NOTHING, Advanced, Claim, advance, recharge, start
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import ARRIVAL, Signals, Waker, queue_mark, watch_signals
 from evenflow.worker.gates import Gates
+from evenflow.worker.lateness import Lateness
 from evenflow.worker.outage import Outage, WorkerGaveUp
-from evenflow.worker.outcome import released
+from evenflow.worker.outcome import unstarted
 from evenflow.worker.patience import Impatient
 from evenflow.worker.serving import Bounds, QueueList, Serving
-from evenflow.worker.slots import Slots, takes_lock
+from evenflow.worker.slots import Slots, is_rated, takes_lock
 
 log = logging.getLogger("evenflow.worker")
 
@@ -46,6 +47,7 @@ STUCK_GRACE_S = 2.0
 MOST_SLOTS = 100_000
 UNTIL_EMPTY_S = 0.005
 STOPPING_TRY_S = 0.2
+LATE_SAID_EVERY_S = 10.0
 TEND_EVERY_S = 0.25
 # A call that we gave up on may still be carried out by the server: for so long we look for claims we do not know of.
 DOUBT_S = 120.0
@@ -92,6 +94,9 @@ class Pump:
         self._queues = queues
         self._serving = Serving(queues)
         self._bounds = Bounds()
+        self._lateness = Lateness()
+        self._went_back = 0
+        self._late_said_at = float("-inf")
         self._waker = Waker(engine)
         registry = slots.registry
         self._gates = Gates(
@@ -210,13 +215,14 @@ class Pump:
                 _may_leave_more(claim, answer.claimed) or bool(answer.freed) or answer.is_obstructed
             )
             self._postpone_poll(now)
+            self._come_back_to_late(now)
             self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at)
             if not self._hungry and (blind_until := self._bounds.blind_until) is not None:
                 self._poll_at = min(self._poll_at, blind_until)
             if claim.moves_v and answer.claimed:
                 self._moved_v_at = now
         if claim.lease_us is None:
-            self._start(answer.claimed)
+            self._start(answer.claimed, asked_at)
         else:
             self._held.extend(answer.claimed)
         self._tell(answer)
@@ -259,16 +265,16 @@ class Pump:
             self._waker.announce_ends()
             self._announce()
 
-    def _start(self, jobs: Sequence[Claimed]) -> None:
+    def _start(self, jobs: Sequence[Claimed], asked_at: float) -> None:
         locked = [job for job in jobs if takes_lock(job)]
         if locked:
             jobs = [job for job in jobs if not takes_lock(job)]
         self._ran += len(jobs)
-        self._slots.start(self._with_inputs(jobs))
+        self._slots.start(self._with_inputs(jobs), asked_at)
         if locked:
-            self._start_locked(locked)
+            self._start_locked(locked, asked_at)
 
-    def _start_locked(self, jobs: Sequence[Claimed]) -> None:
+    def _start_locked(self, jobs: Sequence[Claimed], asked_at: float) -> None:
         """Jobs that do not wait for their locks: those that get them start, the others end without a run."""
         # First what has ended here meanwhile: a lock is held until the end of its holder is written.
         self._take_ends()
@@ -280,7 +286,7 @@ class Pump:
         holders = limits.locks(self._store, [job.id for job in refused]) if refused else {}
         starting = [job for job in jobs if job.id in granted]
         self._ran += len(starting)
-        self._slots.start(self._with_inputs(starting))
+        self._slots.start(self._with_inputs(starting), asked_at)
         self._unwritten += [
             self._slots.contended(job, *holders.get(job.id, ("its lock", None))) for job in refused
         ]
@@ -297,21 +303,25 @@ class Pump:
         """Prefetched jobs take free slots; each is asked for once more, since its claim may have run out meanwhile."""
         free = self._options.concurrency - len(self._slots.running)
         if self._stop is not Stop.NO:
-            self._unwritten += [released(job) for job in self._held]
+            self._unwritten += [unstarted(job) for job in self._held]
             self._held.clear()
         elif free > 0:
             jobs = [self._held[place] for place in range(min(free, len(self._held)))]
-            started = start(self._store, self.worker, jobs, under_caps=bool(self._capped))
+            asked_at = time.monotonic()
+            rated = [job for job in jobs if is_rated(job)]
+            charged = recharge(self._store, self.worker, rated) if rated else set()
+            able = [job for job in jobs if not is_rated(job) or job.id in charged]
+            started = start(self._store, self.worker, able, under_caps=bool(self._capped)) if able else set()
             for _ in jobs:
                 self._held.popleft()
-            self._start([job for job in jobs if job.id in started])
+            self._start([job for job in able if job.id in started], asked_at)
             self._refused += [job for job in jobs if job.id not in started]
 
     def _settle_refused(self, cancelled: dict[tuple[int, int], str]) -> None:
         """Prefetched jobs that may not start: cancelled meanwhile, or to be offered again when they may."""
         for job in self._refused:
             why = cancelled.get((job.id, job.epoch))
-            self._unwritten.append(released(job) if why is None else self._slots.withdrawn(job, why))
+            self._unwritten.append(unstarted(job) if why is None else self._slots.withdrawn(job, why))
         self._refused = []
 
     def _free(self) -> int:
@@ -334,10 +344,12 @@ class Pump:
             # Frozen or cut off for a while: first see whether we still count as alive.
             self._beat_at = 0.0
             return NOTHING
-        wants = self._serving.wants(min(free, self._options.max_claim_batch or free))
+        most = min(free, self._options.max_claim_batch or free)
+        wants = self._lateness.cut(self._serving.wants(most), now)
         if not wants:
             self._hungry = False
             self._postpone_poll(now)
+            self._come_back_to_late(now)
             return NOTHING
         lease_us = self._claim_lease_us if self._options.prefetch else None
         moves_v = now - self._moved_v_at >= V_EVERY_S
@@ -346,6 +358,12 @@ class Pump:
     def _postpone_poll(self, now: float) -> None:
         every_s = self._settings.resilience.notify_poll_interval_ms / 1000
         self._poll_at = now + every_s * random.uniform(0.9, 1.1)
+
+    def _come_back_to_late(self, now: float) -> None:
+        """A claim left out the queues of which too much was late: look again when they may be claimed from."""
+        resumes_at = self._lateness.resumes_at(now)
+        if resumes_at is not None:
+            self._poll_at = min(self._poll_at, resumes_at)
 
     def _tell(self, answer: Advanced) -> None:
         if answer.awaited:
@@ -368,6 +386,20 @@ class Pump:
         self._slots.wake_at = 1
         while ended:
             self._unwritten.append(ended.popleft())
+        if self._slots.late:
+            self._note_late()
+
+    def _note_late(self) -> None:
+        queues = [self._slots.late.popleft() for _ in range(len(self._slots.late))]
+        now = time.monotonic()
+        self._went_back += len(queues)
+        if now >= self._late_said_at + LATE_SAID_EVERY_S:
+            log.info(
+                "%d jobs went back: this process was too busy to start them in time for their rates",
+                self._went_back,
+            )
+            self._late_said_at, self._went_back = now, 0
+        self._lateness.note(queues, self._options.concurrency, now)
 
     def _rest(self, signals: Signals) -> None:
         """Wait for something to do."""
@@ -454,7 +486,9 @@ class Pump:
         unknown = leases.in_flight(self._store, self.worker) - known
         if unknown:
             log.warning("%d jobs were claimed by calls whose answer was lost: they go back", len(unknown))
-            self._unwritten += [End(job, epoch, "ready", refund=1) for job, epoch in sorted(unknown)]
+            self._unwritten += [
+                End(job, epoch, "ready", refund=1, unstarted=1) for job, epoch in sorted(unknown)
+            ]
 
     def _learn_names(self, now: float) -> None:
         rows = reads.queues(self._store)

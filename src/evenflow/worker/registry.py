@@ -16,6 +16,8 @@ from evenflow.store.retention import kept_us
 from evenflow.worker.builtin import BUILT_IN
 from evenflow.worker.outcome import Rules
 
+MOST_OVERRIDDEN = 1_000
+
 
 class PolicyLike(Protocol):
     """What a worker reads of a task's policy."""
@@ -56,6 +58,7 @@ class Entry:
     timeout_s: float | None
     fails_on_crash: bool
     rules: Rules
+    start_within_s: float | None = None
 
 
 class Registry:
@@ -65,6 +68,7 @@ class Registry:
         self._tasks = tasks
         self._settings = settings
         self._entries: dict[str | tuple[str, str], Entry] = {}
+        self._overridden: dict[tuple[str | tuple[str, str], str], Entry] = {}
         self._guarded = {queue.name: queue.breaker for queue in settings.queues if queue.breaker is not None}
         self.unknown = Rules(
             Retry(max_attempts=10_000),
@@ -84,7 +88,16 @@ class Registry:
             if task is None:
                 return None
             entry = self._entries[place] = self._built(task, job.queue)
-        return entry if job.options is None else _overridden(entry, job.options)
+        return entry if job.options is None else self._with_options(place, entry, job.options)
+
+    def _with_options(self, place: str | tuple[str, str], entry: Entry, options: str) -> Entry:
+        """The entry as a call's options change it. Most calls say the same, so what was made is kept for a while."""
+        found = self._overridden.get((place, options))
+        if found is None:
+            if len(self._overridden) >= MOST_OVERRIDDEN:
+                self._overridden.clear()
+            found = self._overridden[place, options] = _overridden(entry, options)
+        return found
 
     @property
     def declared(self) -> Declared:
@@ -135,4 +148,6 @@ def _overridden(entry: Entry, options: str) -> Entry:
             declared.max_attempts, **changes["retry"], on=declared.on, give_up_on=declared.give_up_on
         )
         rules = replace(rules, retry=retry)
-    return replace(entry, timeout_s=timeout_s, rules=rules)
+    start_us: int | None = changes.get("start_us")
+    start_within_s = None if start_us is None else start_us / 1e6
+    return replace(entry, timeout_s=timeout_s, rules=rules, start_within_s=start_within_s)

@@ -78,6 +78,8 @@ class Slots:
         self._processes = Processes(locator, self._keep_report, self._keep_line)
         self.running: dict[int, Run] = {}
         self.ended: collections.deque[End] = collections.deque()
+        self.late: collections.deque[str] = collections.deque()
+        """The queues of jobs that went back because their bodies would have started too late for their rates."""
         self.wake_at = 1
         self.reports: dict[tuple[int, int], str] = {}
         self.timed_queues: set[str] = set()
@@ -88,11 +90,14 @@ class Slots:
         self.stuck: dict[Run, float] = {}
         self._timed: dict[int, Run] = {}
 
-    def start(self, jobs: Sequence[Claimed]) -> None:
-        """Begin to run claimed jobs. Called by the pump; returns at once."""
+    def start(self, jobs: Sequence[Claimed], asked_at: float | None = None) -> None:
+        """Begin to run claimed jobs. Called by the pump; returns at once.
+
+        `asked_at` is when their claim was sent, by the monotonic clock: bodies under a rate must start soon after it.
+        """
         coroutines, functions, suspects = [], [], []
         for job in jobs:
-            run = self._run(job)
+            run = self._run(job, time.monotonic() if asked_at is None else asked_at)
             if self._hooks.listens:
                 waited_s = (job.started_at - job.run_at) / 1_000_000
                 self._hooks.emit("job.started", **_fields(job), waited_s=waited_s)
@@ -196,7 +201,7 @@ class Slots:
         for run in runs:
             run.task = create(self._run_on_loop(run))
 
-    def _run(self, job: Claimed) -> Run:
+    def _run(self, job: Claimed, asked_at: float) -> Run:
         """The job as a run; without an entry where it cannot be run, and then it has ended already."""
         try:
             entry = self._registry.entry(job)
@@ -207,7 +212,8 @@ class Slots:
             return run
         if entry is not None and job.crashes >= SUSPECT_CRASHES and self._locator is not None:
             entry = dataclasses.replace(entry, place="process")
-        run = self.running[job.id] = Run(job, entry)
+        start_by = None if entry is None or entry.start_within_s is None else asked_at + entry.start_within_s
+        run = self.running[job.id] = Run(job, entry, start_by)
         if entry is None:
             self._over(run, raised(job, _unknown(job), self._registry.unknown, run.now(), random.random()))
         return run
@@ -249,6 +255,8 @@ class Slots:
             return
         self.ended.append(end)  # first, so that the pump finds every run in one of the two places
         self.running.pop(run.job.id, None)
+        if end.unstarted:
+            self.late.append(run.job.queue)
         if run.job.queue in self.timed_queues and run.job.group is not None:
             self._note_cost(run, run.job.group)
         if self._hooks.listens:
@@ -329,6 +337,11 @@ def _unknown(job: Claimed) -> UnknownTask:
 def takes_lock(job: Claimed) -> bool:
     """Whether a claimed job has a lock to take before its body starts."""
     return job.options is not None and '"lock":' in job.options
+
+
+def is_rated(job: Claimed) -> bool:
+    """Whether a claimed job has to start soon, because a rate counts its start."""
+    return job.options is not None and '"start_us":' in job.options
 
 
 def _skips(job: Claimed) -> bool:

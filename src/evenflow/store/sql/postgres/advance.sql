@@ -9,7 +9,7 @@
 -- caps: a capped queue, or a capped cluster, gives nothing unless lock_caps came before in the same transaction: a count
 --   in the statement that waits for a lock would see the state before the wait. What ends here makes room here.
 -- keys: what ends lets go of its keys, what is to be retried later lines up anew when it is due. A start under a rate is
---   charged by the claim, so a job that is given back under one lines up anew as well.
+--   charged by the claim, so a job that is given back under one lines up anew as well, unless refund_starts came before.
 -- steps: the end of a workflow's step is written to its step, with its result, and noted for its children.
 -- gates: a job whose task is shut (paused, or its breaker is open) is stepped over and told, so that set_aside takes it and
 --   its like out of the way. A shut queue gives nothing. The probe of a breaker passes, at the one epoch that it was
@@ -19,7 +19,7 @@
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 ends as materialized (
   select e.* from jsonb_to_recordset(cast(:ends as jsonb)) as e (
-    id bigint, epoch integer, state text, keep_us bigint, run_at bigint, refund integer, crashed integer, result text, error text)
+    id bigint, epoch integer, state text, keep_us bigint, run_at bigint, refund integer, crashed integer, result text, error text, unstarted integer)
 ),
 returns as materialized (select * from ends where state in ('ready', 'scheduled', 'waiting')),
 ended as (
@@ -55,7 +55,8 @@ noted as (
 ),
 returned as (
   update evenflow.job j set worker = null, lease_until = null,
-    state = case when e.state = 'waiting' then 'waiting' when j.limits like '%"window_us"%' then 'scheduled'
+    state = case when e.state = 'waiting' then 'waiting' when j.limits like '%"window_us"%'
+        and (e.unstarted is null or exists (select from evenflow.hold h where h.job_id = j.id and h.phase = 3)) then 'scheduled'
       when e.state = 'ready' and exists (select from evenflow.queue q where q.name = j.queue and q.max_ready is not null) then 'overflow' else e.state end,
     run_at = coalesce(e.run_at, case when j.limits like '%"window_us"%' then now else j.run_at end), attempt = j.attempt - coalesce(e.refund, 0), crashes = j.crashes + coalesce(e.crashed, 0),
     errors = case when e.error is null then j.errors when j.errors is null or length(j.errors) > 65536 then '[' || e.error || ']'
@@ -133,7 +134,7 @@ claimed as (
     j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits, j.run_id
 ),
 started as (
-  update evenflow.hold h set phase = 3 from claimed c
+  update evenflow.hold h set phase = 3, held_at = (select now from clock) from claimed c
   where c.limits like '%"window_us"%' and h.job_id = c.id and h.window_us is not null
   returning h.limiter, h.window_us
 ),

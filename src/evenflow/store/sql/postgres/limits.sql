@@ -114,6 +114,74 @@ select h.job_id as id, h.limiter,
 from evenflow.hold h
 where h.job_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))) and h.ordinal = 0;
 
+-- name: refund_starts
+-- returns: limiter
+-- Claimed jobs under rates whose bodies were not entered have their places back as if they had not been claimed: what they
+-- were charged (free_at is held_at and the window, to the microsecond) is taken back. One whose charge has run out meanwhile
+-- has lost its place to somebody else, and lines up anew. Only for a run that is in flight at this worker with this epoch.
+-- Under the locks of the limiters, as in promote.
+select cast(null as text) as limiter from evenflow.limiter l
+where l.name in (
+  select h.limiter from jsonb_to_recordset(cast(:runs as jsonb)) as r (id bigint, epoch integer)
+  join evenflow.hold h on h.job_id = r.id and h.phase = 3)
+order by l.name for no key update;
+
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+charges as materialized (
+  select h.job_id, h.ordinal, h.limiter, h.held_at + h.window_us as free_at
+  from jsonb_to_recordset(cast(:runs as jsonb)) as r (id bigint, epoch integer)
+  join evenflow.job j on j.id = r.id and j.epoch = r.epoch and j.worker = cast(:worker as bigint)
+  join evenflow.hold h on h.job_id = j.id and h.phase = 3
+),
+kept as materialized (
+  select c.* from charges c where not exists (select from charges o, clock where o.job_id = c.job_id and o.free_at <= now)
+),
+refunded as (
+  update evenflow.spent s set starts = s.starts - k.starts
+  from (
+    select k.starts, (select o.ctid from evenflow.spent o where o.limiter = k.limiter and o.free_at = k.free_at limit 1) as at
+    from (select limiter, free_at, count(*) as starts from kept group by 1, 2) k) k
+  where s.ctid = k.at
+)
+update evenflow.hold h set phase = 2, held_at = now from kept k, clock
+where h.job_id = k.job_id and h.ordinal = k.ordinal
+returning h.limiter;
+
+-- name: recharge_starts
+-- returns: id
+-- Prefetched jobs under rates are about to start: the charge of their claim is moved to now. One whose charge has run out has
+-- lost its place to somebody else, and is left out. Under the locks of the limiters, as in promote.
+select cast(null as bigint) as id from evenflow.limiter l
+where l.name in (
+  select h.limiter from jsonb_to_recordset(cast(:runs as jsonb)) as r (id bigint, epoch integer)
+  join evenflow.hold h on h.job_id = r.id and h.phase = 3)
+order by l.name for no key update;
+
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+charges as materialized (
+  select h.job_id, h.ordinal, h.limiter, h.window_us, h.held_at + h.window_us as free_at
+  from jsonb_to_recordset(cast(:runs as jsonb)) as r (id bigint, epoch integer)
+  join evenflow.job j on j.id = r.id and j.epoch = r.epoch and j.worker = cast(:worker as bigint)
+  join evenflow.hold h on h.job_id = j.id and h.phase = 3
+),
+moved as materialized (
+  select c.* from charges c where not exists (select from charges o, clock where o.job_id = c.job_id and o.free_at <= now)
+),
+refunded as (
+  update evenflow.spent s set starts = s.starts - m.starts
+  from (
+    select m.starts, (select o.ctid from evenflow.spent o where o.limiter = m.limiter and o.free_at = m.free_at limit 1) as at
+    from (select limiter, free_at, count(*) as starts from moved group by 1, 2) m) m
+  where s.ctid = m.at
+),
+spent as (
+  insert into evenflow.spent (limiter, free_at, starts)
+  select limiter, now + window_us, count(*) from moved, clock group by 1, 2
+)
+update evenflow.hold h set held_at = now from moved m, clock
+where h.job_id = m.job_id and h.ordinal = m.ordinal
+returning h.job_id as id;
+
 -- name: sweep_held
 -- returns: kind, name, at, job_id, walked
 -- The net below every road, in three walks that each go on where the last one stopped, so that a pass costs the same

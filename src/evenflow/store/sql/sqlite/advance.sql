@@ -63,7 +63,8 @@ update evenflow_hold set phase = 0, held_at = null where job_id in (
   select j.id from json_each(:ends) e
   cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
   where j.limits is not null
-    and (e.value ->> 'state' in ('scheduled', 'waiting') or (e.value ->> 'state' = 'ready' and j.limits like '%"window_us"%')))
+    and (e.value ->> 'state' in ('scheduled', 'waiting') or (e.value ->> 'state' = 'ready' and j.limits like '%"window_us"%'
+      and (e.value ->> 'unstarted' is null or exists (select 1 from evenflow_hold h where h.job_id = j.id and h.phase = 3)))))
 returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
   null as headers, null as options, null as run_id;
@@ -145,14 +146,15 @@ limit :top;
 
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
 update evenflow_job set worker = null, lease_until = null,
-  state = case when e.state = 'waiting' then 'waiting' when evenflow_job.limits like '%"window_us"%' then 'scheduled'
+  state = case when e.state = 'waiting' then 'waiting' when evenflow_job.limits like '%"window_us"%'
+      and (e.unstarted is null or exists (select 1 from evenflow_hold h where h.job_id = evenflow_job.id and h.ordinal > 0 and h.phase = 0)) then 'scheduled'
     when e.state = 'ready' and exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.max_ready is not null) then 'overflow' else e.state end,
   run_at = coalesce(e.run_at, case when evenflow_job.limits like '%"window_us"%' then :now else evenflow_job.run_at end), attempt = evenflow_job.attempt - coalesce(e.refund, 0), crashes = evenflow_job.crashes + coalesce(e.crashed, 0),
   errors = case when e.error is null then evenflow_job.errors when evenflow_job.errors is null or length(evenflow_job.errors) > 65536 then '[' || e.error || ']' else substr(evenflow_job.errors, 1, length(evenflow_job.errors) - 1) || ',' || e.error || ']' end,
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
-        value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
+        value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error, value ->> 'unstarted' as unstarted from json_each(:ends)) e
 where evenflow_job.id = e.id and evenflow_job.epoch = e.epoch and evenflow_job.worker = :worker and e.state in ('ready', 'scheduled', 'waiting');
 
 insert into evenflow_spent (limiter, free_at, starts)
@@ -162,7 +164,7 @@ where j.state in ('claimed', 'running') and j.queue in (select value ->> 'queue'
   and j.worker = :worker and j.started_at = :now and j.limits like '%"window_us"%' and h.phase = 2
 group by h.limiter, h.window_us;
 
-update evenflow_hold set phase = 3 where window_us is not null and phase = 2 and job_id in (
+update evenflow_hold set phase = 3, held_at = :now where window_us is not null and phase = 2 and job_id in (
   select j.id from evenflow_job j
   where j.state in ('claimed', 'running') and j.queue in (select value ->> 'queue' from json_each(:wants))
     and j.worker = :worker and j.started_at = :now and j.limits like '%"window_us"%');

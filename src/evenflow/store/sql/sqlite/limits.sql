@@ -76,6 +76,53 @@ select h.job_id as id, h.limiter,
   (select o.job_id from evenflow_hold o where o.limiter = h.limiter and o.phase = 2 order by o.priority, o.turn, o.job_id limit 1) as holder
 from evenflow_hold h where h.job_id in (select value from json_each(:ids)) and h.ordinal = 0;
 
+-- name: refund_starts
+-- returns: limiter
+update evenflow_spent set starts = starts - l.count
+from (
+  select count(*) as count, (
+    select o.rowid from evenflow_spent o where o.limiter = h.limiter and o.free_at = h.held_at + h.window_us limit 1) as at
+  from json_each(:runs) r
+  cross join evenflow_job j on j.id = r.value ->> 'id' and j.epoch = r.value ->> 'epoch' and j.worker = :worker
+  cross join evenflow_hold h on h.job_id = j.id and h.phase = 3
+  where not exists (select 1 from evenflow_hold o where o.job_id = j.id and o.phase = 3 and o.held_at + o.window_us <= :now)
+  group by h.limiter, h.held_at + h.window_us) l
+where evenflow_spent.rowid = l.at;
+
+update evenflow_hold set phase = 2, held_at = :now where phase = 3 and job_id in (
+  select j.id from json_each(:runs) r
+  cross join evenflow_job j on j.id = r.value ->> 'id' and j.epoch = r.value ->> 'epoch' and j.worker = :worker
+  where not exists (select 1 from evenflow_hold o where o.job_id = j.id and o.phase = 3 and o.held_at + o.window_us <= :now))
+returning limiter;
+
+-- name: recharge_starts
+-- returns: id
+-- held_at = -1 marks what is charged anew, for the statements that follow.
+update evenflow_spent set starts = starts - l.count
+from (
+  select count(*) as count, (
+    select o.rowid from evenflow_spent o where o.limiter = h.limiter and o.free_at = h.held_at + h.window_us limit 1) as at
+  from json_each(:runs) r
+  cross join evenflow_job j on j.id = r.value ->> 'id' and j.epoch = r.value ->> 'epoch' and j.worker = :worker
+  cross join evenflow_hold h on h.job_id = j.id and h.phase = 3
+  where not exists (select 1 from evenflow_hold o where o.job_id = j.id and o.phase = 3 and o.held_at + o.window_us <= :now)
+  group by h.limiter, h.held_at + h.window_us) l
+where evenflow_spent.rowid = l.at;
+
+update evenflow_hold set held_at = -1 where phase = 3 and job_id in (
+  select j.id from json_each(:runs) r
+  cross join evenflow_job j on j.id = r.value ->> 'id' and j.epoch = r.value ->> 'epoch' and j.worker = :worker
+  where not exists (select 1 from evenflow_hold o where o.job_id = j.id and o.phase = 3 and o.held_at + o.window_us <= :now));
+
+insert into evenflow_spent (limiter, free_at, starts)
+select h.limiter, :now + h.window_us, count(*) from json_each(:runs) r
+cross join evenflow_hold h on h.job_id = r.value ->> 'id' and h.phase = 3 and h.held_at = -1
+group by h.limiter, h.window_us;
+
+update evenflow_hold set held_at = :now
+where phase = 3 and held_at = -1 and job_id in (select value ->> 'id' from json_each(:runs))
+returning job_id as id;
+
 -- name: sweep_held
 -- returns: kind, name, at, job_id, walked
 -- Each step walks the same stretch again: what an earlier one has removed lets a later one see a little further.

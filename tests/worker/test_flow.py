@@ -1,0 +1,104 @@
+"""Flow control with real worker processes on both engines, measured from ledgers that the bodies write."""
+
+import collections
+import time
+from pathlib import Path
+
+import pytest
+
+from evenflow import Evenflow, Rate
+from tests.processes import wait_until
+from tests.worker import flow
+from tests.worker.conftest import MakeApp, StartWorker
+from tests.worker.flow_jobs import CLUSTER_CAP, KEY_CAP, QUEUE_CAP, QUEUES, RATES, SLOTS, WEIGHTS, declared
+
+pytestmark = pytest.mark.process
+
+FOUR = ("--processes", "2", "--concurrency", str(SLOTS))
+
+
+@pytest.fixture
+def flow_app(engine_url: str, make_app: MakeApp) -> Evenflow:
+    """The app of `tests.worker.flow_jobs`, for the side of the test; once on each engine."""
+    app = declared(make_app(engine_url, queues=QUEUES))
+    app.prepare()
+    return app
+
+
+def test_no_cap_key_or_lock_is_exceeded_while_processes_are_killed_and_nothing_leaks(
+    start_worker: StartWorker, flow_app: Evenflow, engine_url: str, tmp_path: Path
+) -> None:
+    flow.enqueue_limited(flow_app, 60, 0.03)
+    workers = [
+        start_worker(engine_url, *FOUR, locator=flow.LOCATOR, EVENFLOW_CLUSTER_WIDE_CAP=CLUSTER_CAP)
+        for _ in range(2)
+    ]
+    for worker in workers:
+        worker.ready(2)
+    deaths = flow.kill_for(2.5, workers, seed=11)
+    flow.drained(flow_app, 60)
+    most = flow.greatest_overlaps(tmp_path / "bodies", deaths)
+    assert deaths
+    assert most["worker"] <= SLOTS
+    assert most["queue"] <= QUEUE_CAP
+    assert most["cluster"] <= CLUSTER_CAP
+    assert most["key"] <= KEY_CAP
+    assert most["lock"] == 1
+    assert flow.left_in_the_books(flow_app, engine_url) == {}
+
+
+def test_no_window_of_bodies_holds_more_starts_than_its_rate(
+    start_worker: StartWorker, flow_app: Evenflow, engine_url: str, tmp_path: Path
+) -> None:
+    jobs = 500
+    calls = [flow_app.tasks["rated" if n % 2 else "arated"].job(n) for n in range(jobs)]
+    flow_app.enqueue_many(calls)
+    for _ in range(2):
+        start_worker(engine_url, *FOUR, locator=flow.LOCATOR)
+    flow.drained(flow_app, 90)
+    starts = [at for at, _ in flow.starts_in(tmp_path)]
+    assert len(starts) == jobs
+    for rate in map(Rate, RATES):
+        # Each of the two tasks has a window of its own.
+        by_task = collections.defaultdict(list)
+        for at, number in flow.starts_in(tmp_path):
+            by_task[int(number) % 2].append(at)
+        assert {
+            flow.most_in_a_window(of, rate.window_us * 1000) <= rate.count for of in by_task.values()
+        } == {True}
+
+
+def test_a_single_job_starts_within_a_round_of_another_group_s_backlog(
+    start_worker: StartWorker, flow_app: Evenflow, engine_url: str, tmp_path: Path
+) -> None:
+    flow_app.tasks["equal"].enqueue_many([("bob",)] * 10_000)
+    worker = start_worker(engine_url, *FOUR, locator=flow.LOCATOR)
+    wait_until(lambda: len(flow.starts_in(tmp_path)) > 50, "bob's jobs to start")
+    flow_app.tasks["equal"].enqueue("alice")
+    enqueued_at = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    wait_until(lambda: any(group == "alice" for _, group in flow.starts_in(tmp_path)), "alice's job")
+    worker.stop()
+    starts = flow.starts_in(tmp_path)
+    alice = next(at for at, group in starts if group == "alice")
+    between = sum(enqueued_at < at < alice for at, _ in starts)
+    # What was claimed before she came, one round of two groups, and what V lags behind while a claim is on its way.
+    assert between <= 8 * SLOTS
+
+
+@pytest.mark.parametrize("queue", ["equal", "weighted"])
+def test_groups_share_a_queue_by_their_weights(
+    start_worker: StartWorker, flow_app: Evenflow, engine_url: str, tmp_path: Path, queue: str
+) -> None:
+    weights = WEIGHTS if queue == "weighted" else {f"group-{number}": 1 for number in range(7)}
+    for group in weights:
+        flow_app.tasks[queue].enqueue_many([(group,)] * 300)
+    looked_at = 420  # while every group has a backlog
+    worker = start_worker(engine_url, *FOUR, locator=flow.LOCATOR)
+    wait_until(lambda: len(flow.starts_in(tmp_path)) >= looked_at, "enough jobs to start", 60)
+    worker.stop()
+    counts = collections.Counter(group for _, group in flow.starts_in(tmp_path)[:looked_at])
+    fair = {group: looked_at * weight / sum(weights.values()) for group, weight in weights.items()}
+    assert {
+        group: abs(counts[group] - share) / share <= 0.05 for group, share in fair.items()
+    } == dict.fromkeys(weights, True)
+    assert flow.jain([round(counts[group] / weights[group]) for group in weights]) >= 0.99
