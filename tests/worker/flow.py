@@ -65,15 +65,22 @@ def greatest_overlaps(ledger: Path, deaths: dict[tuple[int, int], int]) -> dict[
     }
 
 
-def left_in_the_books(app: Evenflow, url: str) -> dict[str, int]:
-    """Rows of limits that nobody needs any more, and jobs that nothing will start. All 0 where nothing has leaked."""
+def left_in_the_books(app: Evenflow, url: str, within_s: float = 15.0) -> dict[str, int]:
+    """Rows of limits that nobody needs any more, and jobs that nothing will start. Empty where nothing has leaked; a row
+    that a worker has locked just now is looked at again."""
+    ends_at = time.monotonic() + within_s
+    while (left := _left(app, Books(url))) and time.monotonic() < ends_at:
+        time.sleep(0.1)
+    return left
+
+
+def _left(app: Evenflow, books: Books) -> dict[str, int]:
     while limits.forget_idle(app._producer.engine):
         continue
-    books = Books(url)
-    tables = {
+    counts = {
         name: books.rows(f"select count(*) from {{{name}}}")[0][0] for name in ("hold", "limiter", "job")
     }
-    return {name: count for name, count in tables.items() if count}
+    return {name: count for name, count in counts.items() if count}
 
 
 def starts_in(folder: Path) -> list[tuple[int, str]]:

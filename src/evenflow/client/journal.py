@@ -165,7 +165,11 @@ def _values(wire: Any) -> Any:
 
 def _as_told(job: NewJob, using: dict[str, Any]) -> NewJob:
     """What the builder's `using(...)` said beyond queue, priority and group."""
+    of_limits, said = (msgspec.json.decode(text or "{}") for text in (job.options, using["options"]))
+    if "start_us" in of_limits:  # what the job's rates demand, whatever the builder said
+        said["start_us"] = of_limits["start_us"]
+    options = msgspec.json.encode(said).decode() if said else None
     return msgspec.structs.replace(
-        job, max_attempts=using["max_attempts"], options=using["options"], fails_on_crash=using["fails_on_crash"],
+        job, max_attempts=using["max_attempts"], options=options, fails_on_crash=using["fails_on_crash"],
         good_until=using["good_until"],
     )  # fmt: skip
