@@ -50,9 +50,9 @@ def test_the_services_of_a_supervisor_are_visible_as_alive(
     found = json.loads(evenflow("workers", "--url", sqlite_url, "--json").stdout)["workers"]
     (supervisor,) = [row for row in found if row["kind"] == "supervisor"]
     assert (supervisor["alive"], supervisor["services"]) == (
-        True, ["dispatcher", "scheduler", "rescuer", "pruner"],
+        True, ["dispatcher", "scheduler", "rescuer", "pruner", "spacer"],
     )  # fmt: skip
-    assert "dispatcher, scheduler, rescuer, pruner" in evenflow("workers", "--url", sqlite_url).stdout
+    assert "dispatcher, scheduler, rescuer, pruner, spacer" in evenflow("workers", "--url", sqlite_url).stdout
     schedules = json.loads(evenflow("schedules", "--url", sqlite_url, "--json").stdout)
     assert [row["state"] for row in schedules["schedules"]] == ["active"]
     assert len(schedules["schedulers"]) == 1
