@@ -8,7 +8,8 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && { echo $$p; exit; }; done; echo python3)
 BIN := .venv/bin
-WORKERS ?= auto
+# More than there are cores of a small machine: many tests wait for processes.
+WORKERS ?= 3
 ARGS ?=
 CHECKED := src tests tools $(wildcard bench examples)
 
