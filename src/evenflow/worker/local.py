@@ -198,14 +198,18 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def close_event_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Let cancelled coroutines run their finally blocks, then close."""
-    loop.call_soon(loop.stop)  # together with an earlier wish to stop it, which would cut short what follows
-    loop.run_forever()
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=5.0))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    asyncio.set_event_loop(None)
-    loop.close()
+    """Let cancelled coroutines run their finally blocks, then close; a Ctrl-C meanwhile only shortens that."""
+    try:
+        loop.call_soon(
+            loop.stop
+        )  # together with an earlier wish to stop it, which would cut short what follows
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=5.0))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
