@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from evenflow.job import Claimed, End
-from evenflow.store.engine import Engine, Parameters, as_json
+from evenflow.store.engine import Engine, Parameters, Row, as_json
 from evenflow.store.gates import Turned, turned, verdict_unit
 
 
@@ -18,7 +18,7 @@ class Want(msgspec.Struct, frozen=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Where a claim may begin to look in a band: what lies before was claimed about a second ago."""
+    """Where a claim may begin to look in a band: what lies before was claimed a moment ago."""
 
     queue: str
     priority: int
@@ -94,21 +94,33 @@ def advance(
         "caps_locked": claim.under_caps,
         "now": now,
     }
-    verdicts = verdict_unit(ends, worker, now)
-    unstarted = [{"id": end.id, "epoch": end.epoch} for end in ends if end.unstarted]
-    units: list[tuple[str, Parameters]] = [("advance", parameters)]
-    if claim.under_caps:
-        units.insert(0, ("lock_caps", {"queues": as_json([want.queue for want in claim.wants])}))
-    if unstarted:  # before the caps too: their locks are the shortest
-        units.insert(0, ("refund_starts", {"runs": as_json(unstarted), "worker": worker, "now": now}))
-    if verdicts is not None:  # first: a breaker's row is never waited for by whoever holds a cap
-        units.insert(0, verdicts)
-    if len(units) == 1:
-        answers = [engine.run("advance", parameters, deadline_s=deadline_s)]
+    before, verdicts = _before(ends, worker, claim, now)
+    if before:
+        answers = engine.run_all([*before, ("advance", parameters)], deadline_s=deadline_s)
     else:
-        answers = engine.run_all(units, deadline_s=deadline_s)
+        answers = [engine.run("advance", parameters, deadline_s=deadline_s)]
+    return _answer(answers[-1], claim, turned(answers[0]) if verdicts else [])
+
+
+def _before(
+    ends: Sequence[End], worker: int, claim: Claim, now: int | None
+) -> tuple[list[tuple[str, Parameters]], bool]:
+    """What has to come first in the same transaction, as a rule nothing; and whether it begins with verdicts."""
+    units: list[tuple[str, Parameters]] = []
+    verdicts = verdict_unit(ends, worker, now)
+    if verdicts is not None:  # first: a breaker's row is never waited for by whoever holds a cap
+        units.append(verdicts)
+    unstarted = [{"id": end.id, "epoch": end.epoch} for end in ends if end.unstarted]
+    if unstarted:  # before the caps too: their locks are the shortest
+        units.append(("refund_starts", {"runs": as_json(unstarted), "worker": worker, "now": now}))
+    if claim.under_caps:
+        units.append(("lock_caps", {"queues": as_json([want.queue for want in claim.wants])}))
+    return units, verdicts is not None
+
+
+def _answer(rows: Iterable[Row], claim: Claim, changes: Sequence[Turned]) -> Advanced:
     claimed, lost, awaited, rounds, freed, shut, runs = [], [], [], {}, set(), False, set()
-    for row in answers[-1]:
+    for row in rows:
         if row[0] == "claimed":
             claimed.append(Claimed(*row[1:]))
         elif row[0] == "lost":
@@ -125,7 +137,6 @@ def advance(
             rounds[row[3], row[6]] = row[7]
     place = {want.queue: want.place for want in claim.wants}
     claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
-    changes = [] if verdicts is None else turned(answers[0])
     return Advanced(claimed, lost, awaited, rounds, freed, shut, changes, frozenset(runs))
 
 
