@@ -1,7 +1,7 @@
 """Benchmark of the claim: what a hundred jobs cost in an almost empty store, and in one with a past and a backlog."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench.claimer import Claimer
@@ -18,9 +18,19 @@ BATCH = 100
 WARM_UP = 5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """How full a store is."""
+
+    groups: int
+    ready: int
+    blocked: int = 0
+    finished: int = 0
+
+
 @dataclass(slots=True)
 class Scale:
-    """One store, how full it is, and its measurements."""
+    """One store, its name in the report, and its measurements."""
 
     name: str
     engine: AnyEngine
@@ -49,9 +59,7 @@ def claim(stores: Stores, sizes: Sizes) -> Report:
     ]
     for kind, engine in ENGINES.items():
         with small(stores, kind, sizes) as few, large(stores, kind, sizes) as many:
-            for number in range(WARM_UP + sizes.claim_rounds):
-                for scale in (few, many):
-                    scale.claim(Samples() if number < WARM_UP else scale.samples)
+            claim_in_turns([few, many], sizes.claim_rounds)
             for scale in (few, many):
                 walk = walk_of(scale)
                 rows.append(
@@ -66,21 +74,35 @@ def claim(stores: Stores, sizes: Sizes) -> Report:
     return Report("claim", "Claim of 100 jobs", columns, rows, [*notes, *plans])
 
 
-@contextlib.contextmanager
-def small(stores: Stores, kind: str, sizes: Sizes) -> Iterator[Scale]:
+def claim_in_turns(scales: Sequence[Scale], rounds: int) -> None:
+    """Measure a claim in each store so many times, after some that do not count. What disturbs one disturbs all."""
+    for number in range(WARM_UP + rounds):
+        for scale in scales:
+            scale.claim(Samples() if number < WARM_UP else scale.samples)
+
+
+def small(stores: Stores, kind: str, sizes: Sizes) -> contextlib.AbstractContextManager[Scale]:
     """A few ready jobs and nothing else."""
-    with stores.engine(kind, flushes=False) as engine:
-        yield _seeded("small", engine, Seeder(engine, sizes.groups), sizes.few_ready)
+    return filled(stores, kind, "small", Fill(groups=sizes.groups, ready=sizes.few_ready))
+
+
+def large(stores: Stores, kind: str, sizes: Sizes) -> contextlib.AbstractContextManager[Scale]:
+    """A long backlog, many blocked jobs, and a history."""
+    fill = Fill(groups=sizes.groups, ready=sizes.many_ready, blocked=sizes.blocked, finished=sizes.finished)
+    return filled(stores, kind, "large", fill)
 
 
 @contextlib.contextmanager
-def large(stores: Stores, kind: str, sizes: Sizes) -> Iterator[Scale]:
-    """A long backlog, many blocked jobs, and a history."""
+def filled(stores: Stores, kind: str, name: str, fill: Fill) -> Iterator[Scale]:
+    """A new store with so much in it. What is blocked came before what is ready."""
     with stores.engine(kind, flushes=False) as engine:
-        seeder = Seeder(engine, sizes.groups)
-        seeder.add_finished(sizes.finished)
-        seeder.add_blocked(sizes.blocked)
-        yield _seeded("large", engine, seeder, sizes.many_ready)
+        seeder = Seeder(engine, fill.groups)
+        seeder.add_finished(fill.finished)
+        if fill.blocked:  # keys would come with them
+            seeder.add_blocked(fill.blocked)
+        seeder.add(fill.ready)
+        settle(engine)
+        yield Scale(name, engine, seeder, Claimer(engine, QUEUE, BATCH))
 
 
 def walk_of(scale: Scale) -> Walk:
@@ -88,9 +110,3 @@ def walk_of(scale: Scale) -> Walk:
     if isinstance(scale.engine, SqliteEngine):
         return sqlite_walk(scale.engine)
     return postgres_walk(scale.engine, scale.claimer)
-
-
-def _seeded(name: str, engine: AnyEngine, seeder: Seeder, ready: int) -> Scale:
-    seeder.add(ready)
-    settle(engine)
-    return Scale(name, engine, seeder, Claimer(engine, QUEUE, BATCH))

@@ -7,8 +7,8 @@ from evenflow.job import Claimed, End
 from evenflow.store import leases
 from evenflow.store.advance import Claim, advance
 from evenflow.store.open import AnyEngine
+from evenflow.worker.claims import V_EVERY_S
 from evenflow.worker.local import new_worker_id
-from evenflow.worker.pump import V_EVERY_S
 from evenflow.worker.serving import Bounds, QueueList, Serving
 
 DAY_US = 86_400_000_000

@@ -34,7 +34,7 @@ Answer = dict[str, Any]
 
 def compare(harness: Path, peers: Sequence[str], sizes: Sizes) -> list[Report]:
     """Measure Evenflow and the peers in one run: how many times better Evenflow is, and the numbers behind it."""
-    answers = ask(harness, [*OWN.values(), *peers], sizes)
+    answers = ask(harness.resolve(), [*OWN.values(), *peers], sizes)
     found = {(answer["peer"], answer["measure"]): answer for answer in answers}
     names = list(dict.fromkeys(answer["peer"] for answer in answers))
     backends = {answer["peer"]: answer["backend"] for answer in answers}

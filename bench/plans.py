@@ -1,18 +1,19 @@
 """How a database finds the jobs of a claim, by its own account: EXPLAIN of the very statement that workers run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
 from bench.claimer import Claimer
 from evenflow.store.advance import advance
-from evenflow.store.engine import Parameters, Row
+from evenflow.store.engine import Parameters, Row, Steps, drive
 from evenflow.store.postgres import PostgresEngine
 from evenflow.store.sqlite import SqliteEngine
 from evenflow.store.statements import Statement, load_units
 
+T = TypeVar("T")
 READY_INDEX = "job_ready"
 
 
@@ -27,20 +28,24 @@ class Walk:
 
 
 class Recorder:
-    """Stands where an engine stands, and keeps the parameters of what it was asked to run."""
+    """Stands where an engine stands, and keeps what it was asked to run last."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self.unit = ""
         self.parameters: dict[str, Any] = {}
 
     def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
-        self.parameters = dict(parameters)
+        self.unit, self.parameters = name, dict(parameters)
         return []
 
     def run_all(
         self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
     ) -> list[list[Row]]:
         return [self.run(name, parameters) for name, parameters in units]
+
+    def together(self, make_steps: Callable[[], Steps[T]], *, deadline_s: float = 30.0) -> T:
+        return drive(self, make_steps())
 
     def close(self) -> None: ...
 
@@ -53,7 +58,7 @@ def postgres_walk(engine: PostgresEngine, claimer: Claimer) -> Walk:
     with engine.session(60.0) as session, session.transaction(force_rollback=True):
         # Workers prepare their statements, so what they run is the plan that fits all parameters.
         session.execute("set local plan_cache_mode = force_generic_plan")
-        for statement in load_units(engine.kind, engine.schema)["advance"].statements:
+        for statement in load_units(engine.kind, engine.schema)[recorder.unit].statements:
             _add(walk, list(_nodes(_explain(session, statement, recorder.parameters))))
     return walk
 
@@ -62,7 +67,7 @@ def sqlite_walk(engine: SqliteEngine) -> Walk:
     """The steps that SQLite plans for live jobs; it counts neither rows nor pages."""
     found: dict[str, None] = {}
     with engine.reading() as file:
-        for statement in load_units(engine.kind)["advance"].statements:
+        for statement in load_units(engine.kind)["claim"].statements:
             nulls = dict.fromkeys(statement.parameters)
             steps = [row[3] for row in file.execute(f"explain query plan {statement.text}", nulls)]
             found |= dict.fromkeys(step for step in steps if " j " in f"{step} " or "evenflow_job" in step)

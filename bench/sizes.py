@@ -22,6 +22,7 @@ class Sizes:
     drain_jobs: int
     drain_processes: tuple[int, ...]
     flow_jobs: int
+    flow_rounds: int
     pickup_jobs: int
     workflow_steps: int
     fan_in: int
@@ -36,20 +37,22 @@ FULL = Sizes(
     bulk_jobs=10_000, bulk_rounds=9, single_jobs=200, single_rounds=10,
     claim_rounds=100, few_ready=1_000, many_ready=1_000_000, groups=1_000, blocked=100_000, finished=1_000_000,
     upkeep_rounds=15, snapshot_jobs=200_000,
-    drain_jobs=100_000, drain_processes=(1, 2), flow_jobs=20_000, pickup_jobs=200, delay_jobs=200, burst_jobs=5_000,
+    drain_jobs=100_000, drain_processes=(1, 2), flow_jobs=40_000, flow_rounds=5, pickup_jobs=200,
+    delay_jobs=200, burst_jobs=5_000,
     workflow_steps=20_000, fan_in=10_000, peer_seconds=4.0, peer_jobs=None,
 )  # fmt: skip
 QUICK = Sizes(
     bulk_jobs=10_000, bulk_rounds=3, single_jobs=100, single_rounds=4,
     claim_rounds=30, few_ready=1_000, many_ready=100_000, groups=1_000, blocked=10_000, finished=100_000,
     upkeep_rounds=9, snapshot_jobs=40_000,
-    drain_jobs=10_000, drain_processes=(1, 2), flow_jobs=10_000, pickup_jobs=40, delay_jobs=100, burst_jobs=5_000,
+    drain_jobs=10_000, drain_processes=(1, 2), flow_jobs=10_000, flow_rounds=3, pickup_jobs=40,
+    delay_jobs=100, burst_jobs=5_000,
     workflow_steps=5_000, fan_in=5_000, peer_seconds=1.0, peer_jobs=5_000,
 )  # fmt: skip
 SMOKE = Sizes(
     bulk_jobs=200, bulk_rounds=1, single_jobs=5, single_rounds=1,
     claim_rounds=2, few_ready=500, many_ready=2_000, groups=10, blocked=100, finished=100,
     upkeep_rounds=1, snapshot_jobs=1_000,
-    drain_jobs=200, drain_processes=(1,), flow_jobs=200, pickup_jobs=3, delay_jobs=3, burst_jobs=20,
+    drain_jobs=200, drain_processes=(1,), flow_jobs=200, flow_rounds=1, pickup_jobs=3, delay_jobs=3, burst_jobs=20,
     workflow_steps=50, fan_in=50, peer_seconds=0.2, peer_jobs=100,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from bench.snapshot import snapshot
 from bench.stores import Stores
 from bench.timing import spin_ms
 from bench.upkeep import upkeep_looks
+from bench.web import web
 from bench.workflow import workflow
 
 BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[Stores, Sizes], Report]] = {
     "pickup": pickup,
     "delay": delay,
     "workflow": workflow,
+    "web": web,
 }
 DISTURBED = 1.25
 

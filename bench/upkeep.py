@@ -19,7 +19,7 @@ WARM_UP = 6  # a prepared statement is planned anew each time until then
 LOOKS: dict[str, Callable[[Scale], object]] = {
     "heartbeat": lambda scale: leases.beat(scale.engine, scale.claimer.worker),
     "is anything open?": lambda scale: reads.has_open(scale.engine, ["nobody"]),
-    "when is the next due?": lambda scale: control.next_due(scale.engine),
+    "when is the next due?": lambda scale: control.ahead(scale.engine),
     "admit": lambda scale: control.admit(scale.engine),
     "expire": lambda scale: control.expire(scale.engine, KEPT),
     "free expired claims": lambda scale: leases.free_expired_claims(scale.engine),

@@ -22,6 +22,7 @@ from tests.processes import children, kill_now, plain_environment, wait_until, w
 from tests.scratch_directory import Account, Scratch, account_able_to_run, start_time
 from tools.server_binaries import Binaries, find_postgres, version_text
 
+EMPTY = "template0"
 SOCKET_PORT = 5432
 START_TIMEOUT_S = 60
 LOOPBACK_TRIES = 5
@@ -54,7 +55,7 @@ class DatabaseHost(Protocol):
     """What tests need from a server, whoever runs it."""
 
     def url(self, database: str = "postgres") -> str: ...
-    def create_database(self, name: str | None = None) -> str: ...
+    def create_database(self, name: str | None = None, *, template: str = EMPTY) -> str: ...
     def drop_database(self, name: str) -> None: ...
 
 
@@ -209,11 +210,11 @@ class PostgresServer:
             raise ValueError("this server listens on its socket only; make it with loopback=True")
         return f"postgresql://postgres:{place.password}@127.0.0.1:{place.loopback_port}/{quote(database)}"
 
-    def create_database(self, name: str | None = None) -> str:
-        """Create an empty database and return its name."""
+    def create_database(self, name: str | None = None, *, template: str = EMPTY) -> str:
+        """Create a database, empty or as the template is, and return its name."""
         # Copying files halves the time of a test's set-up; its checkpoint costs nothing without fsync.
         has_strategies = int(self.version.split(".")[0]) >= 15
-        return create_database(self.url(), name, "STRATEGY file_copy" if has_strategies else "")
+        return create_database(self.url(), name, template, "STRATEGY file_copy" if has_strategies else "")
 
     def drop_database(self, name: str) -> None:
         """Drop a database, whoever is still connected to it."""
@@ -338,17 +339,17 @@ class ExternalPostgres:
         # Not urlunsplit: it drops the slashes before an empty host, which libpq needs to see.
         return f"{parts.scheme}://{parts.netloc}{path}{'?' if parts.query else ''}{parts.query}"
 
-    def create_database(self, name: str | None = None) -> str:
-        return create_database(self._address, name)
+    def create_database(self, name: str | None = None, *, template: str = EMPTY) -> str:
+        return create_database(self._address, name, template)
 
     def drop_database(self, name: str) -> None:
         drop_database(self._address, name)
 
 
-def create_database(admin_url: str, name: str | None = None, options: str = "") -> str:
-    """Create an empty database through an administrator's address and return its name."""
+def create_database(admin_url: str, name: str | None = None, template: str = EMPTY, options: str = "") -> str:
+    """Create a database through an administrator's address and return its name."""
     chosen = name or f"evenflow_test_{os.getpid()}_{secrets.token_hex(4)}"
-    _execute(admin_url, f'CREATE DATABASE "{chosen}" TEMPLATE template0 {options}')
+    _execute(admin_url, f'CREATE DATABASE "{chosen}" TEMPLATE "{template}" {options}')
     return chosen
 
 

@@ -5,11 +5,9 @@ Standard library alone; reads /proc where there is one.
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self
 
 from tests.scratch_directory import start_time
 
@@ -48,29 +46,6 @@ def kill_now(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-class Lag:
-    """How late this machine is meanwhile: the longest that a thread overslept. Others may be at work on it."""
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="lag", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._ended.is_set():
-            started = time.monotonic()
-            self._ended.wait(0.005)
-            self.longest_s = max(self.longest_s, time.monotonic() - started - 0.005)
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:

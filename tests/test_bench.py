@@ -39,8 +39,14 @@ def stores(postgres_server: DatabaseHost, tmp_path: Path) -> Stores:
     return Stores(postgres_server, tmp_path, tmp_path)
 
 
+# Those that start dozens of workers, which others of the suite start as well.
+SLOW = {"drain", "flow", "workflow", "delay", "pickup", "snapshot", "web"}
+
+
 @pytest.mark.process
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.large] if name in SLOW else []) for name in BENCHMARKS]
+)
 def test_a_benchmark_reports_every_engine(name: str, stores: Stores) -> None:
     report = measured(name, stores, SMOKE)
     assert {row[0] for row in report.rows} == set(ENGINES.values())

@@ -45,6 +45,7 @@ from evenflow.errors import (
     PayloadError,
     ResultError,
 )
+from tests.thorough import examples
 
 
 class Color(enum.Enum):
@@ -320,14 +321,14 @@ ANYTHING = st.recursive(
 
 
 @pytest.mark.parametrize("annotation", DECLARED, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_a_declared_argument_comes_back_as_it_was(annotation: Any, data: st.DataObject) -> None:
     value = data.draw(DECLARED[annotation])
     assert is_same(through_call(value, taking(annotation)), value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(value=ANYTHING)
 @example(value={TAG: "datetime", "v": "2026-01-01"})
 @example(value={TAG: {TAG: "tuple", "v": []}, "v": ({TAG: 1},)})
@@ -338,7 +339,7 @@ def test_an_undeclared_argument_comes_back_as_it_was(value: Any) -> None:
     assert is_same(through_call(value, UNDECLARED), value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(annotation=st.sampled_from(list(DECLARED)), value=ANYTHING)
 def test_whatever_is_accepted_at_enqueue_can_be_read_at_the_run(annotation: Any, value: Any) -> None:
     signature = taking(annotation)
@@ -349,21 +350,21 @@ def test_whatever_is_accepted_at_enqueue_can_be_read_at_the_run(annotation: Any,
     assert decode_call(text, signature) == ((value,), {})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(value=ANYTHING)
 def test_a_result_comes_back_as_it_was_without_the_task_at_hand(value: Any) -> None:
     assert is_same(decode_result(encode_result(value)), value)
 
 
 @pytest.mark.parametrize("annotation", DECLARED, ids=str)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(data=st.data())
 def test_a_result_comes_back_as_it_was_by_its_annotation(annotation: Any, data: st.DataObject) -> None:
     value = data.draw(DECLARED[annotation])
     assert is_same(decode_result(encode_result(value), annotation), value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(value=ANYTHING)
 def test_stored_text_holds_no_raw_control_character_and_is_plain_json(value: Any) -> None:
     text = encode_call(UNDECLARED, (value,), {})
@@ -740,7 +741,7 @@ TREES = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(annotation=st.sampled_from([None, *DECLARED]), tree=TREES)
 def test_foreign_trees_are_read_or_give_a_decode_error(annotation: Any, tree: Any) -> None:
     text = msgspec.json.encode([[tree], {}]).decode()
@@ -754,7 +755,7 @@ def test_foreign_trees_are_read_or_give_a_decode_error(annotation: Any, tree: An
             read()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(text=TEXT | st.text('[]{},:"0123456789.eE+-truefalsn\\u$v', max_size=40) | st.text())
 @example(text="[" * 100_000)
 @example(text="[[1,2],{}")
@@ -770,7 +771,7 @@ def test_garbage_gives_a_decode_error_and_nothing_else(text: str) -> None:
     assert len(args) + len(kwargs) == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(value=ORDERS, data=st.data())
 def test_a_damaged_payload_is_read_or_gives_a_decode_error(value: Order, data: st.DataObject) -> None:
     text = encode_call(taking(Order), (value,), {})

@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenflow.clock import from_us
-from evenflow.ids import BLOCK, BLOCK_LIFE_S, EPOCH_MS, MAX_BLOCKS, NUMBER_BITS, IdSource, id_number, id_text
+from evenflow.errors import JobNotFound
+from evenflow.ids import (
+    BLOCK,
+    BLOCK_LIFE_S,
+    EPOCH_MS,
+    MAX_BLOCKS,
+    NUMBER_BITS,
+    IdSource,
+    id_number,
+    id_text,
+    job_number,
+)
 from tests.store.crowd import in_fork
 
 numbers = st.integers(0, 2**63 - 1)
@@ -33,6 +44,12 @@ class Blocks:
 @given(numbers)
 def test_text_and_number_are_each_other_s_inverse(number: int) -> None:
     assert id_number(id_text(number)) == number
+
+
+def test_what_cannot_be_an_id_is_a_job_that_is_not_there() -> None:
+    assert job_number(id_text(17)) == 17
+    with pytest.raises(JobNotFound, match="expected a job id of 13"):
+        job_number("nonsense")
 
 
 @given(numbers, numbers)
@@ -60,7 +77,7 @@ def test_a_text_has_13_characters_that_cannot_be_confused() -> None:
     ],
 )
 def test_a_text_that_cannot_be_an_id_is_refused(wrong: str) -> None:
-    with pytest.raises(ValueError, match=r"expected a job id of 13 letters and digits, got "):
+    with pytest.raises(ValueError, match=r"expected a job id of 13 small letters and digits, got "):
         id_number(wrong)
 
 

@@ -44,13 +44,13 @@ LAYERS: dict[int, set[str]] = {
     2: {"store"},
     3: {"client", "services"},
     4: {"worker"},
-    5: {"app"},  # client and worker under one name
+    5: {"app", "metrics", "tracing"},  # client and worker under one name; what an app shows of itself
     6: {"__init__"},  # what users import: it gathers names from below, and only the edges may use it
     7: {"cli", "web", "contrib", "testing", "demo", "__main__"},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 # Above the values, two folders of one layer do not know each other; these may, because one shows the other.
-SIDEWAYS = {("cli", "web"), ("cli", "demo"), ("__main__", "cli")}
+SIDEWAYS = {("cli", "web"), ("cli", "demo"), ("__main__", "cli"), ("contrib", "cli")}
 # Who may import it at all, where that is fewer than its layer allows: everybody else has the face of the package.
 ONLY_FOR = {"app": {"__init__", "cli"}}
 

@@ -2,11 +2,12 @@
 
 import dataclasses
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from evenflow.errors import ConfigError
-from evenflow.limits import Breaker, Rate
+from evenflow.limits import Breaker, Concurrency, Rate
 
 
 def test_a_rate_knows_its_count_and_window() -> None:
@@ -61,3 +62,17 @@ def test_limits_are_frozen() -> None:
         Rate("5/s").key = "other"  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
         Breaker().name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 201, "a\0", "\ud800", 5])
+def test_names_that_no_database_stores_are_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="Breaker: name: expected a text"):
+        Breaker(name=wrong)
+    with pytest.raises(ConfigError, match="Concurrency: scope: expected a text"):
+        Concurrency(scope=wrong)
+
+
+@pytest.mark.parametrize("table", [{}, {7: 1}, {"bob": 0}, {"bob": 2**31}])
+def test_a_table_of_limits_that_nobody_can_look_up_is_refused(table: Any) -> None:
+    with pytest.raises(ConfigError, match="Concurrency: to: expected"):
+        Concurrency(to=table, key="tenant")

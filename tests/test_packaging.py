@@ -82,7 +82,8 @@ def test_the_wheel_carries_version_licence_and_python_floor(metadata: Message, w
 def test_every_file_of_the_package_is_in_the_wheel_and_nothing_else(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
-    files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    found = [*PACKAGE.rglob("*"), *PACKAGE.with_name("evenflow_pytest").rglob("*")]
+    files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
     assert packed == {path.relative_to(PACKAGE.parent).as_posix() for path in files}
     assert "evenflow/py.typed" in packed
     assert any(name.endswith(".sql") for name in packed)

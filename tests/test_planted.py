@@ -8,7 +8,7 @@ import pytest
 from tools import planted
 from tools.planted import Patch, PatchError, apply, parsed, patches, run
 
-QUICK = ("v-moves-back", "rate-charges-the-bare-window")
+QUICK = ("v-moves-back",)
 HARMLESS = """\
 bug: nothing at all
 test: tests/rules/test_rate.py::test_a_burst_of_one_spaces_starts_evenly
@@ -59,7 +59,7 @@ def test_a_planted_bug_is_seen(name: str) -> None:
     assert code == planted.TESTS_FAILED, output
 
 
-@pytest.mark.process
+@pytest.mark.large
 def test_a_bug_that_survives_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

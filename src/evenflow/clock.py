@@ -14,6 +14,19 @@ def wall_us() -> int:
     return time.time_ns() // 1000
 
 
+class Clock:
+    """The clock that statements go by: the database's own, unless a test has set another."""
+
+    __slots__ = ("set_us",)
+
+    def __init__(self) -> None:
+        self.set_us: int | None = None
+
+    def wall_us(self) -> int:
+        """Now, where this host's clock is the database's, or has to stand in for it."""
+        return time.time_ns() // 1000 if self.set_us is None else self.set_us
+
+
 def lease_s() -> float:
     """Seconds on the clock that leases are measured with: monotonic, and counting while suspended."""
     return time.clock_gettime(_LEASE_CLOCK) if _LEASE_CLOCK is not None else time.monotonic()

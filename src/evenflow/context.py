@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
 from evenflow.codec import Reference
 from evenflow.durable import Durable, Journal
 from evenflow.durations import Duration
+from evenflow.errors import EvenflowError
 
 Report = Callable[[Mapping[str, Any]], None]
 Say = Callable[[str, str], None]
@@ -40,7 +42,8 @@ class Context:
     """Passed to a parameter annotated `Context`; not part of the call.
 
     `fence` grows with every claim of the job: a store that remembers the greatest fence it has seen can refuse the
-    writes of an attempt that was taken for dead. `cancelled` turns true when somebody wants the job to stop.
+    writes of an attempt that was taken for dead. `cancelled` turns true when somebody wants the job to stop. `headers` is
+    what instrumentation sent along with the job, such as the context of a trace.
 
     >>> from evenflow import Context
     >>> def resize(ctx: Context, path: str) -> None:
@@ -53,10 +56,12 @@ class Context:
         "_cancel_why",
         "_durable",
         "_report",
+        "_transact",
         "attempt",
         "deadline",
         "fence",
         "group",
+        "headers",
         "job_id",
         "log",
         "queue",
@@ -81,7 +86,10 @@ class Context:
         is_async: bool = False,
         run_id: str | None = None,
         step_name: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        transact: Callable[[], Any] | None = None,
     ) -> None:
+        self._transact = transact
         self.run_id = run_id
         self.step_name = step_name
         self._durable = Durable(journal, is_async=is_async)
@@ -91,6 +99,7 @@ class Context:
         self.fence = fence
         self.queue = queue
         self.group = group
+        self.headers: Mapping[str, str] = headers or {}
         self.deadline = deadline
         self.log = JobLog({"job_id": job_id, "task": task, "attempt": attempt, "queue": queue}, say)
         self._cancel_why: str | None = None
@@ -114,6 +123,20 @@ class Context:
         """Say how far the work is; stored about once a second and shown with the job."""
         if self._report is not None:
             self._report({"done": done, "total": total, "note": note})
+
+    def transaction(self) -> Any:
+        """A connection to the queue's database in a transaction that is committed together with the end of this job, when
+        the body has returned: `with ctx.transaction() as connection`, in coroutines `async with`. What the body does
+        there happens exactly once: it is rolled back where the body raises, the process dies, or the job has another
+        owner. One per run; leave commit and rollback to the worker, and enqueue with `connection=connection`.
+
+        >>> def pay(ctx: Context, account: str, cents: int) -> None:
+        ...     with ctx.transaction() as connection:
+        ...         connection.execute("update account set cents = cents - ? where name = ?", (cents, account))
+        """
+        if self._transact is None:
+            raise EvenflowError("ctx.transaction(): there is one for jobs in workers, not in a plain call")
+        return self._transact()
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function once, over all attempts of this job: its result is stored, and later attempts get it from
@@ -150,3 +173,9 @@ class Context:
     def spread(self) -> int:
         """For the built-in task of a fan-out."""
         return self._durable.spread()
+
+
+is_tested: ContextVar[bool] = ContextVar("evenflow_is_tested", default=False)
+"""Whether a test runs bodies on its own thread, one after the other."""
+performed: ContextVar[Context | None] = ContextVar("evenflow_performed", default=None)
+"""The context of a body that a test calls without a job. What is put around bodies finds it here."""

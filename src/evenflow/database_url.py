@@ -97,9 +97,8 @@ def _sqlite(url: str, rest: str) -> DatabaseUrl:
 def _postgres(url: str, rest: str) -> DatabaseUrl:
     if not rest.startswith("//"):
         raise ValueError(f"expected postgresql://…, got {mask_secrets(url)!r}; {_FORMS}")
-    if (
-        re.split(r"[/?]", rest[2:], maxsplit=1)[0].count("@") > 1
-    ):  # its driver would take half of it for the host, and say so
+    if re.split(r"[/?]", rest[2:], maxsplit=1)[0].count("@") > 1:
+        # Its driver would take half of it for the host, and say so.
         raise ValueError(
             f"expected one '@' before the host, got {mask_secrets(url)!r}; write %40 for an '@' in a password"
         )

@@ -10,13 +10,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from evenflow.codec import decode_result, encode_result
+from evenflow.codec import check_text, decode_result, encode_result
 from evenflow.codec.hints import resolved_hints
 from evenflow.durations import Duration, duration_us
 from evenflow.errors import EvenflowError, EventTimeout
 from evenflow.job import NEVER_US
 from evenflow.signals import Suspend
 
+LONGEST_NAME = 255
+"""Of a step, a sleep or an event."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -28,6 +30,9 @@ class Journal(Protocol):
     def remember(self, name: str, value: str) -> None: ...
     def next_event(self, name: str, after: int) -> tuple[int, str] | None:
         """Register the wait, then look: an event that comes between the two finds the wait."""
+
+    def leave_event(self) -> None:
+        """The wait is over, with an event or without."""
 
     def add_step(
         self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None, after: Any
@@ -83,7 +88,8 @@ class Durable:
         if self._journal is None:
             seconds = duration_us(span) / 1e6
             return asyncio.sleep(seconds) if self._is_async else time.sleep(seconds)
-        key = self._numbered("sleep") if name is None else self._once(f"sleep:{name}", f"sleep {name!r}")
+        # Names are kept apart from numbers: a sleep may be called "1".
+        key = self._numbered("sleep") if name is None else self._once("sleep", name, "sleep:named:")
         return self._threaded(lambda: self._sleep(key, duration_us(span)))
 
     def _sleep(self, key: str, span_us: int) -> None:
@@ -98,6 +104,7 @@ class Durable:
     def wait_event(self, name: str, timeout: Duration | None) -> Any:
         if self._journal is None:
             raise EvenflowError(f"event {name!r}: events can be waited for in jobs only, not in a plain call")
+        check_text("event", name, LONGEST_NAME)
         self._used[f"event:{name}"] += 1
         number = self._used[f"event:{name}"]
         return self._threaded(
@@ -124,6 +131,7 @@ class Durable:
         if found is None and self._journal.now() < until:
             raise Suspend(until, waits_for_event=True)
         known = _encode(_Event(after) if found is None else _Event(*found)).decode()
+        self._journal.leave_event()  # before it is remembered: who dies in between waits anew
         self._journal.remember(key, known)
         return known
 
@@ -167,13 +175,15 @@ class Durable:
         return text
 
     def _step_key(self, name: str) -> str:
-        return self._once(f"step:{name}", f"step {name!r}")
+        return self._once("step", name, "step:")
 
-    def _once(self, key: str, what: str) -> str:
+    def _once(self, kind: str, name: str, prefix: str) -> str:
+        """The key of something with a name. A name that cannot be stored is refused before anything is done."""
+        key = prefix + check_text(kind, str(name), LONGEST_NAME)
         self._used[key] += 1
         if self._used[key] > 1:
             raise ValueError(
-                f"{what} is there twice in this body: it would be done once; give each a name of its own"
+                f"{kind} {name!r} is there twice in this body: it would be done once; give each a name of its own"
             )
         return key
 

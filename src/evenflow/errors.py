@@ -22,6 +22,7 @@ One tree; messages say what was expected, what came and what to do. Imports noth
     ├── ResultTimeout (TimeoutError)    the wait is over, the job is not
     ├── StoreError                      the database said no
     │   ├── StoreUnavailable            try again
+    │   │   └── StoreTooSlow            a read took longer than the one who asked would wait
     │   ├── StoreRefused                do not try again
     │   ├── SchemaError                 the tables do not fit this version
     │   │   ├── SchemaMissing
@@ -179,6 +180,10 @@ class StoreError(EvenflowError):
 
 class StoreUnavailable(StoreError):
     """The database is away, busy or ended the connection. The same call may succeed later: try again."""
+
+
+class StoreTooSlow(StoreUnavailable):
+    """A read took longer than the one who asked would wait, and was ended. Ask for less, or again when less is going on."""
 
 
 class StoreRefused(StoreError):

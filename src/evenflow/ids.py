@@ -12,6 +12,8 @@ import time
 import weakref
 from collections.abc import Callable
 
+from evenflow.errors import JobNotFound
+
 EPOCH_MS = 1_735_689_600_000  # 2025-01-01: 41 bits of milliseconds last until 2094
 NUMBER_BITS = 22
 BLOCK = 32
@@ -40,13 +42,21 @@ def id_number(text: str) -> int:
     True
     """
     if not isinstance(text, str) or len(text) != _LENGTH or text[0] not in "01234567":
-        raise ValueError(f"expected a job id of {_LENGTH} letters and digits, got {text!r}")
+        raise ValueError(f"expected a job id of {_LENGTH} small letters and digits, got {text!r}")
     number = 0
     for letter in text:
         if letter not in _VALUES:
-            raise ValueError(f"expected a job id of {_LENGTH} letters and digits, got {text!r}")
+            raise ValueError(f"expected a job id of {_LENGTH} small letters and digits, got {text!r}")
         number = number << 5 | _VALUES[letter]
     return number
+
+
+def job_number(text: str) -> int:
+    """The id of a job that somebody asks for. What cannot be an id answers like one that is not there: JobNotFound."""
+    try:
+        return id_number(text)
+    except ValueError as wrong:
+        raise JobNotFound(str(wrong)) from None
 
 
 class IdSource:
@@ -105,16 +115,15 @@ class IdSource:
             self._dies_at = time.monotonic() + BLOCK_LIFE_S
 
     def _stamped(self, numbers: list[int]) -> list[int]:
-        now_ms = time.time_ns() // 1_000_000 - EPOCH_MS
+        stamp = time.time_ns() // 1_000_000 - EPOCH_MS << NUMBER_BITS
         ids = []
         last = self._last
         for number in reversed(numbers):
-            candidate = now_ms << NUMBER_BITS | number
-            if (
-                candidate <= last
-            ):  # the numbers wrapped, or the clock stepped back: the next millisecond is later
-                now_ms = (last >> NUMBER_BITS) + 1
-                candidate = now_ms << NUMBER_BITS | number
+            candidate = stamp | number
+            if candidate <= last:
+                # The numbers wrapped, or the clock stepped back: the next millisecond is later.
+                stamp = (last >> NUMBER_BITS) + 1 << NUMBER_BITS
+                candidate = stamp | number
             ids.append(candidate)
             last = candidate
         self._last = last

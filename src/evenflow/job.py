@@ -72,7 +72,9 @@ class Limit(msgspec.Struct, frozen=True):
 
     With `window_us` it is a rate: a place stays taken for that long after the start. With `at_start` it is not waited
     for: the job takes it when it is about to run, and what becomes of it otherwise is its task's to say. `start_us` is how
-    long after its claim a body under a rate may start; the worker is told by the job's options.
+    long after its claim a body under a rate may start; the worker is told by the job's options. With `discards` a job that
+    finds its keys full when it is admitted for the first time ends `discarded`. `breadth` says how many jobs share it: what
+    few share is taken first, so that nobody keeps others waiting who have nothing to do with what it waits for itself.
     """
 
     name: str
@@ -81,6 +83,8 @@ class Limit(msgspec.Struct, frozen=True):
     window_us: int | None = None
     at_start: bool = False
     start_us: int | None = None
+    discards: bool = False
+    breadth: int = 0
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):
@@ -110,6 +114,20 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     waits: bool = False
 
 
+ASKS_NOTHING = '"asks":0'
+"""In the options of a step that has no conditions and refers to no results: it can start without a look at its parents."""
+
+
+def with_mark(options: str | None, mark: str) -> str:
+    """The options of a job, which are a JSON object, with one more entry.
+
+    >>> with_mark(None, ASKS_NOTHING), with_mark('{"keep_us":5}', ASKS_NOTHING)
+    ('{"asks":0}', '{"asks":0,"keep_us":5}')
+    """
+    rest = "}" if options in (None, "{}") else f",{options[1:]}"
+    return f"{{{mark}{rest}"
+
+
 class ParentEnd(msgspec.Struct, frozen=True):
     """A parent of a workflow's step as the step finds it: its result is text, and None where it did not succeed."""
 
@@ -121,7 +139,6 @@ class ParentEnd(msgspec.Struct, frozen=True):
 class StepInputs(msgspec.Struct, frozen=True):
     """What a workflow's step needs to start, beyond its job."""
 
-    run_state: str
     workflow: str
     step: str
     run_when: str | None
@@ -151,6 +168,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     headers: str | None
     options: str | None
     run_id: int | None = None
+    run_state: str | None = None
     inputs: StepInputs | None = None
 
 
@@ -159,7 +177,8 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     `state` is an end, or `ready`, `scheduled` or `waiting` where the job goes back. `refund` is 1 where the attempt was not used,
     `crashed` is 1 where the process of an isolated body died, `unstarted` is 1 where the body was never entered: what its
-    rates were charged is given back.
+    rates were charged is given back. `run_id` is there where a step of a workflow has ended, or
+    waits because its run is paused.
     """
 
     id: int
@@ -173,6 +192,7 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     error: str | None = None
     waits_for_event: bool = False
     unstarted: int = 0
+    run_id: int | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, TypeAlias, get_args
 
-from evenflow.checks import is_whole, one_of, whole
+from evenflow.checks import is_whole, one_of, short_text, whole
 from evenflow.durations import duration_us, parse_rate
 from evenflow.error_kinds import ErrorKind, listed_kinds
 from evenflow.errors import ConfigError
@@ -16,14 +16,15 @@ from evenflow.errors import ConfigError
 KeySource: TypeAlias = str | Callable[..., object]
 """How a key is made from a call: an argument's name, a template (`"{tenant}/{region}"`) or a callable."""
 OnOpen: TypeAlias = Literal["wait", "fail"]
+LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
     """At most so many starts in any window of the given length, over the whole cluster.
 
-    `key` gives each value of the key a window of its own. `burst` is how many may start at once (default: the
-    whole count); smaller values spread the starts, `burst=1` spaces them evenly.
+    `key` gives each value of the key a window of its own. `burst` is how many may be claimed at once (default: the
+    whole count); smaller values spread the claims, `burst=1` spaces them evenly, and bodies start right after them.
 
     >>> Rate("60/minute", key="tenant", burst=10).window_us
     60000000
@@ -83,8 +84,7 @@ class Breaker:
 
     def __post_init__(self) -> None:
         mistakes = whole("Breaker: failure_threshold", self.failure_threshold, 1)
-        if self.name is not None and (not isinstance(self.name, str) or not 1 <= len(self.name) <= 200):
-            mistakes.append(f"Breaker: expected a name of 1 to 200 characters, got {self.name!r}")
+        mistakes += [] if self.name is None else short_text("Breaker: name", self.name, LONGEST_NAME)
         cooldown_us = _span_us("cooldown_s", self.cooldown_s, mistakes)
         lease_us = cooldown_us
         if self.probe_lease_s is not None:
@@ -127,10 +127,9 @@ class Concurrency:
         )
         for number in numbers:
             mistakes += whole("Concurrency: to", number, 1)
-        if isinstance(self.to, Mapping) and self.key is None:
-            mistakes.append("Concurrency: a table of limits needs a key to look up; write key='tenant'")
-        if self.scope is not None and (not isinstance(self.scope, str) or not 1 <= len(self.scope) <= 200):
-            mistakes.append(f"Concurrency: expected a scope of 1 to 200 characters, got {self.scope!r}")
+        if isinstance(self.to, Mapping):
+            mistakes += _table_mistakes(self.to, self.key)
+        mistakes += [] if self.scope is None else short_text("Concurrency: scope", self.scope, LONGEST_NAME)
         length_us = 0
         try:
             length_us = duration_us(self.duration)
@@ -142,6 +141,20 @@ class Concurrency:
             raise ConfigError(mistakes)
         _check_key("Concurrency", self.key)
         object.__setattr__(self, "duration_us", length_us)
+
+
+def _table_mistakes(table: Mapping[str, int], key: KeySource | None) -> list[str]:
+    found = []
+    if key is None:
+        found.append("Concurrency: a table of limits needs a key to look up; write key='tenant'")
+    if not table:
+        found.append("Concurrency: to: expected a table with a limit or more, got none; write {'*': 1}")
+    found += [
+        f"Concurrency: to: expected keys that are texts, got {each!r}; write {str(each)!r}"
+        for each in table
+        if not isinstance(each, str)
+    ]
+    return found
 
 
 def _span_us(option: str, value: float | timedelta, mistakes: list[str]) -> int:

@@ -16,6 +16,7 @@ from evenflow.database_url import DatabaseUrl, parse_url
 from evenflow.durations import Duration, duration_us
 from evenflow.environment import Readers, kept_for, key_ring, read_environment, truth, whole_number
 from evenflow.errors import ConfigError, UnknownQueue
+from evenflow.limits import Breaker
 from evenflow.queues import DEFAULT_QUEUE, Queue, name_mistakes, queue_mistakes, queue_warnings
 from evenflow.signing import KeyRing
 
@@ -65,7 +66,8 @@ class Resilience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long ended jobs are kept, per outcome. None keeps them for ever, 0 leaves no row.
+    """How long ended jobs are kept, per outcome. None keeps them for ever, 0 leaves no row. `statistics` is for the
+    counts per minute that `app.history()` shows.
 
     >>> Retention(failed="90 days").succeeded
     86400
@@ -78,6 +80,7 @@ class Retention:
     skipped: Duration | None = 7 * _DAY_S
     discarded: Duration | None = 7 * _DAY_S
     quarantined: Duration | None = 90 * _DAY_S
+    statistics: Duration | None = 7 * _DAY_S
 
     def kept_us(self, outcome: str) -> int | None:
         """How long jobs that ended in `outcome` are kept, in microseconds; None is for ever.
@@ -162,6 +165,11 @@ class Settings:
             raise ConfigError(mistakes)
         object.__setattr__(settings, "warnings", tuple(_warnings(settings, environ)))
         return settings
+
+    @property
+    def queue_breakers(self) -> dict[str, Breaker | None]:
+        """What the declared queues say about breakers, by their names."""
+        return {queue.name: queue.breaker for queue in self.queues}
 
     def queue(self, name: str) -> Queue:
         """The queue of that name, with the rules of a plain one where it is not declared; or UnknownQueue.

@@ -13,6 +13,7 @@ import psycopg
 
 from tests.chaos.load import Load
 from tests.chaos.network import Network
+from tests.ledger import Interval, now_ns
 from tests.postgres_server import PostgresServer
 from tests.processes import kill_now, wait_until
 from tests.worker.command import WorkerCommand
@@ -44,6 +45,8 @@ class Cluster:
         self._folder = folder
         self._processes = processes
         self._settings = SETTINGS | settings
+        self.stops: list[tuple[int, set[int]]] = []
+        """When commands were told to stop, and the worker processes that they had."""
         self._options = ("--processes", str(processes), "--concurrency", "4", "--shutdown-timeout", "2")
         self.commands = [self._started() for _ in range(commands)]
 
@@ -134,9 +137,19 @@ def restart_gracefully(cluster: Cluster, chance: random.Random) -> None:
     """TERM, wait, start again: a deployment."""
     cluster.settle()
     command = chance.choice(cluster.commands)
+    pids = set(command.children())
+    cluster.stops.append((now_ns(), pids))
     command.stop()
     assert command.left_behind() == []
     cluster.replace(command).ready()
+
+
+def last_starts_s(cluster: Cluster, runs: list[Interval]) -> list[float]:
+    """For each command that was told to stop: how many seconds after that its last body began; 0 where none did."""
+    return [
+        max([0.0, *((run.began - stopped) / 1e9 for run in runs if run.pid in pids)])
+        for stopped, pids in cluster.stops
+    ]
 
 
 def fill_the_disk(command: WorkerCommand, *, most_bytes: int = FULL_AT) -> None:

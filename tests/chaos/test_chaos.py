@@ -18,7 +18,7 @@ from tests.chaos import faults
 from tests.chaos.faults import Cluster, times
 from tests.chaos.load import Load, seeded
 from tests.chaos.network import Network
-from tests.ledger import Report, percentiles
+from tests.ledger import Report, intervals, percentiles
 from tests.postgres_server import PostgresServer
 from tests.processes import kill_now
 from tests.worker.command import Books
@@ -68,7 +68,16 @@ def test_killed_and_stopped_workers(
         assert set(cluster.stop()) == {0}
     if recovery_s is not None and report.recoveries_s:
         assert percentiles(report.recoveries_s)[1] <= recovery_s
+    if name == "kill -9 of a child":
+        assert percentiles(report.recoveries_s)[0] <= 1.0, "by its proven death"
     if name == "graceful restart":
+        lasts_s = faults.last_starts_s(cluster, intervals(load.folder / "bodies"))
+        print(
+            "from TERM to the last start: p50 {:.3f} s, p99 {:.3f} s, max {:.3f} s".format(
+                *percentiles(lasts_s)
+            )
+        )
+        assert percentiles(lasts_s)[0] <= 0.2
         assert set(Books(chaos_url).column("crashes")) == {0}, "a deployment counts no crash"
         assert set(Books(chaos_url).column("attempt")) == {1}, "and costs no attempt"
 

@@ -13,7 +13,7 @@ import pytest
 from evenflow import Evenflow, Rate
 from tests.worker import flow
 from tests.worker.command import WorkerCommand
-from tests.worker.flow_jobs import CLUSTER_CAP, KEY_CAP, QUEUE_CAP, QUEUES, RATES, SLOTS, declared
+from tests.worker.flow_jobs import CLUSTER_CAP, GROUP_CAPS, KEY_CAP, QUEUE_CAP, QUEUES, RATES, SLOTS, declared
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
@@ -49,6 +49,10 @@ def test_no_cap_is_exceeded_and_nothing_leaks(flow_app: Evenflow, chaos_url: str
     print(f"\n{len(deaths)} kills: at once at most {most}")
     caps = {"worker": SLOTS, "queue": QUEUE_CAP, "cluster": CLUSTER_CAP, "key": KEY_CAP, "lock": 1}
     assert {name: most[name] <= cap for name, cap in caps.items()} == dict.fromkeys(caps, True)
+    of_groups = flow.greatest_overlaps_of_groups(tmp_path / "bodies", deaths)
+    assert {name: of_groups[name] <= cap for name, cap in GROUP_CAPS.items()} == dict.fromkeys(
+        GROUP_CAPS, True
+    )
     assert flow.left_in_the_books(flow_app, chaos_url) == {}
 
 

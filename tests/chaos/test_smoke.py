@@ -12,6 +12,7 @@ from tests.worker.command import Books
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.either
 def test_workers_that_are_killed_under_load_cost_no_job(chaos_url: str, load: Load) -> None:
     chance = random.Random(11)
     with Cluster(chaos_url, load.folder, load, commands=1) as cluster:

@@ -7,6 +7,7 @@ import pytest
 from evenflow import Job, State
 from evenflow.cli import batches
 from evenflow.cli.batches import BATCH, CANCELLED, DISCARDED, RETRIED
+from evenflow.store import reads
 from tests.cli.running import evenflow, evenflow_on_terminal, without_rich
 from tests.cli.stage import Stage
 
@@ -106,6 +107,22 @@ class TestSureness:
         assert (
             evenflow("retry", "--queue", "mail", "--yes", "--expect", "2", "--url", stage.url).exit_code == 0
         )
+
+    def test_one_job_matches_and_two_match(self, sqlite_stage: Stage) -> None:
+        sqlite_stage.failed()
+        done = evenflow("retry", "--queue", "mail", "--expect", "2", "--url", sqlite_stage.url)
+        assert "Error: --expect 2, but 1 job matches: nothing was changed" in done.stderr
+
+    def test_what_came_to_match_after_the_count_is_left_alone(
+        self, sqlite_stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The third job has failed while somebody thought about the two that he was shown."""
+        jobs = sqlite_stage.failed(3)
+        counts = iter([2, 0])  # failed, then quarantined
+        monkeypatch.setattr(reads, "count", lambda *_: next(counts))
+        done = evenflow("retry", "--queue", "mail", "--yes", "--expect", "2", "--url", sqlite_stage.url)
+        assert done.stdout == "retried 2 jobs\n"
+        assert sqlite_stage.states(*jobs).count("failed") == 1
 
     def test_nothing_to_do_is_no_error_and_no_question(self, sqlite_stage: Stage) -> None:
         done = evenflow("cancel", "--queue", "mail", "--url", sqlite_stage.url)

@@ -146,9 +146,9 @@ class TestLive:
         assert not list(folder.glob("*.db"))
 
     def test_missing_tables_are_a_mistake_with_the_command_that_makes_them(
-        self, write_app: WriteApp, postgres_url: str
+        self, write_app: WriteApp, empty_postgres_url: str
     ) -> None:
-        module = app_on(postgres_url, write_app)
+        module = app_on(empty_postgres_url, write_app)
         found = checked(module, "--live")
         assert found["live"] == dict.fromkeys(LIVE) | {"connected": True}
         (mistake,) = found["mistakes"]

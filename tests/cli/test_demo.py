@@ -3,15 +3,23 @@
 import asyncio
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from evenflow import Evenflow, EvenflowError
-from evenflow.cli.race import FAIR, FIFO, QUEUES, Race
+from evenflow.cli.demo import _refuse_flaws
+from evenflow.cli.race import ALICE, BOB, FAIR, FIFO, QUEUES, Leg, Race
+from evenflow.cli.trial import Outcome, most_at_once, most_in_a_second
+from evenflow.job import JobRecord
 from evenflow.store.open import open_engine
 from tests.cli.running import environment, evenflow, evenflow_on_terminal, evenflow_process, without_rich
 
@@ -20,7 +28,10 @@ pytestmark = pytest.mark.slow
 SUMMARY = re.compile(
     r"Alice waited\n  Fair turns +(?P<fair>[\d.]+ m?s)\n  First come, first served +(?P<fifo>[\d.]+ m?s)\n"
     r"  [\d,]+ times longer without fair turns\n\n"
-    r"2,002 jobs enqueued, 2,002 succeeded, 0 lost, in [\d.]+ s\n"
+    r"Limits held\n  bank: never more than [123] at once, the cap is 3\n"
+    r"  api: never more than (1?\d|20) starts in a second, the rate is 20\n"
+    r"  process \d+ was killed; [1-9]\d* jobs? of it ran again elsewhere\n\n"
+    r"2,092 jobs enqueued, 2,092 succeeded, 0 lost, in [\d.]+ s\n"
 )
 
 
@@ -30,15 +41,19 @@ def test_without_a_terminal_it_says_lines_and_a_summary(folder: Path) -> None:
     assert "\x1b" not in done.stdout
     assert done.stdout.count("Bob 1,000 of 1,000, Alice 1 of 1\n") == 2
     assert SUMMARY.search(done.stdout), done.stdout
-    (path,) = folder.glob("evenflow-demo-*/demo.db")
+    (path,) = folder.glob("evenflow-demo-*/*")  # nothing but its file
+    assert path.name == "demo.db"
+    assert "bank 60 of 60, api 30 of 30\n" in done.stdout
     assert f"The jobs stay in {path}" in done.stdout
     assert len(path.parent.name) > len("evenflow-demo-")
     with Evenflow(f"sqlite:///{path}") as app:
-        assert len(list(app.jobs(state="succeeded"))) == 2002
+        assert len(list(app.jobs(state="succeeded"))) == 2092
         assert app.stats() == {}
 
 
-@pytest.mark.parametrize("has_rich", [True, False], ids=["rich", "plain"])
+@pytest.mark.parametrize(
+    "has_rich", [pytest.param(True, id="rich"), pytest.param(False, id="plain", marks=pytest.mark.large)]
+)
 def test_on_a_terminal_it_draws_a_bar_per_tenant(has_rich: bool, folder: Path) -> None:
     variables = {} if has_rich else without_rich(folder)
     done = evenflow_on_terminal("demo", "--fast", TMPDIR=str(folder), **variables)
@@ -59,7 +74,12 @@ def test_it_runs_on_postgres_and_twice_in_one_database(postgres_url: str) -> Non
 
 
 def test_ctrl_c_ends_it_without_a_traceback(folder: Path) -> None:
-    command = [sys.executable, "-u", "-m", "evenflow", "demo"]
+    # A shell that runs us in the background has interrupts ignored, and so would the demo.
+    start = (
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "runpy.run_module('evenflow', None, '__main__')"
+    )
+    command = [sys.executable, "-u", "-c", start, "demo"]
     with subprocess.Popen(
         command,
         env=environment({"TMPDIR": str(folder)}),
@@ -77,10 +97,96 @@ def test_ctrl_c_ends_it_without_a_traceback(folder: Path) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
+def test_ctrl_c_is_heard_also_while_a_leg_ends(folder: Path) -> None:
+    """The worker of a leg is cancelled when its jobs are done; who cancels the demo just then means the demo."""
+
+    async def run() -> None:
+        race = Race(app, app._producer.engine, files=5)
+        demo = asyncio.create_task(race.run(FAIR, lambda name, done: None))
+        while race._done != {BOB: 5, ALICE: 1}:
+            await asyncio.sleep(0)
+        while not any("arun_worker" in repr(task) and task.cancelling() for task in asyncio.all_tasks()):
+            await asyncio.sleep(0)
+        demo.cancel()
+        await demo
+
+    with Evenflow(f"sqlite:///{folder}/demo.db", queues=QUEUES) as app, pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
+
+
+def test_with_serve_the_dashboard_shows_what_it_left_until_ctrl_c(folder: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-u", "-m", "evenflow", "demo", "--fast", "--serve", "--port", str(port)]
+    variables = environment({"TMPDIR": str(folder)})
+    with subprocess.Popen(
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            said = next(line for line in process.stdout if line.startswith("Dashboard of "))
+            assert f"http://127.0.0.1:{port}/" in said
+            assert "demo.call" in _fetched(f"http://127.0.0.1:{port}/jobs")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) in (0, 1)
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+
+
+def _fetched(url: str) -> str:
+    ends_at = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return str(answer.read().decode())
+        except urllib.error.URLError:  # the line comes a moment before the port is open
+            if time.monotonic() > ends_at:
+                raise
+            time.sleep(0.05)
+
+
 def test_another_address_is_a_wrong_use() -> None:
     done = evenflow("demo", "--postgres", "sqlite:///a.db")
     assert done.exit_code == 2
     assert "expected postgresql://user:password@host/database" in done.stderr
+
+
+def record(started_at: int, finished_at: int = 0) -> JobRecord:
+    return msgspec.convert(
+        {**dict.fromkeys(JobRecord.__struct_fields__), **_FILLED, "started_at": started_at, "finished_at": finished_at},
+        JobRecord,
+    )  # fmt: skip
+
+
+_FILLED = {
+    "id": 1, "state": "succeeded", "queue": "bank", "task": "demo.charge", "priority": 0, "attempt": 1, "max_attempts": 1,
+    "crashes": 0, "created_at": 0, "run_at": 0, "payload": "[]",
+}  # fmt: skip
+
+
+class TestTrial:
+    def test_what_overlaps_is_at_once_and_what_follows_is_not(self) -> None:
+        assert most_at_once([record(0, 10), record(5, 15), record(10, 20), record(15, 30)]) == 2
+        assert most_at_once([record(0, 10), record(1, 9), record(2, 3)]) == 3
+        assert most_at_once([]) == 0
+
+    def test_starts_are_counted_in_every_window_of_a_second(self) -> None:
+        starts = [0, 400_000, 999_999, 1_000_000, 1_100_000]
+        assert most_in_a_second([record(start) for start in starts]) == 4
+        assert most_in_a_second([record(0), record(1_000_000)]) == 1
+
+    def test_a_limit_that_did_not_hold_ends_the_demo_with_an_error(self) -> None:
+        leg = Leg(FAIR, 1, 1, 0, 0.1)
+        _refuse_flaws([leg], Outcome(2, 2, 3, 20, 1, 1, 0.1))
+        with pytest.raises(
+            EvenflowError, match="4 jobs ran at once under a cap of 3 and 21 jobs started within a second"
+        ):
+            _refuse_flaws([leg], Outcome(2, 2, 4, 21, 1, 1, 0.1))
+        with pytest.raises(EvenflowError, match="1 job did not succeed"):
+            _refuse_flaws([leg], Outcome(2, 1, 3, 20, 1, 1, 0.1))
 
 
 class TestRace:

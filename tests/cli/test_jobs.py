@@ -82,7 +82,7 @@ class TestList:
         done = evenflow("jobs", "--before", "yesterday", "--url", sqlite_stage.url)
         assert (done.exit_code, done.stderr) == (
             1,
-            "Error: expected a job id of 13 letters and digits, got 'yesterday'\n",
+            "Error: expected a job id of 13 small letters and digits, got 'yesterday'\n",
         )
 
 

@@ -36,7 +36,7 @@ def test_every_kind_of_limit_is_listed_with_its_use(stage: Stage) -> None:
     rows = listed(stage)
     assert all(list(row) == KEYS for row in rows.values())
     assert {name: (row["kind"], row["used"], row["limit"], row["waiting"]) for name, row in rows.items()} == {
-        "cluster": ("cluster cap", 0, 50, 0),
+        "cluster": ("cluster cap", 0, 50, 7),
         "queue:default": ("queue cap", 0, 4, 3),
         "ready:default": ("bound", 3, 3, 2),
         "key:sync:bob": ("key", 2, 2, 1),
@@ -79,6 +79,12 @@ def test_the_database_may_be_named_before_the_word_set(stage: Stage) -> None:
     stage.add.enqueue(1)
     evenflow("limits", "--url", stage.url, "set", "default", "--max-concurrency", "2")
     assert listed(stage)["queue:default"]["limit"] == 2
+
+
+def test_json_may_be_asked_for_before_the_word_set(stage: Stage) -> None:
+    stage.add.enqueue(1)
+    said = evenflow("limits", "--json", "--url", stage.url, "set", "default", "--max-concurrency", "2")
+    assert json.loads(said.stdout) == {"queue": "default", "max_concurrency": 2}
 
 
 def test_a_queue_that_nobody_knows_is_worth_a_word(stage: Stage) -> None:

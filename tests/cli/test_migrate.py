@@ -1,6 +1,7 @@
 """`evenflow migrate`: applied once, and the same from the script as from the command."""
 
 import re
+import secrets
 import shutil
 import sqlite3
 import subprocess
@@ -11,9 +12,11 @@ import pytest
 
 from evenflow import Evenflow
 from evenflow.store.migrate import migrations
+from evenflow.store.roles import ROLES
 from tests.cli.conftest import WriteApp
 from tests.cli.running import evenflow
 from tests.postgres_server import DatabaseHost
+from tests.psql import run_psql
 
 NAMES = {
     kind: [f"{each.version:04d}_{each.name}" for each in migrations(kind)] for kind in ("sqlite", "postgres")
@@ -21,13 +24,11 @@ NAMES = {
 UNREACHABLE = "postgresql://bob:secret@127.0.0.1:1/jobs"
 
 
-def test_what_is_applied_is_named_and_then_nothing_is_left(engine_url: str) -> None:
-    first, second = evenflow("migrate", "--url", engine_url), evenflow("migrate", "--url", engine_url)
+def test_what_is_applied_is_named_and_then_nothing_is_left(empty_url: str) -> None:
+    first, second = evenflow("migrate", "--url", empty_url), evenflow("migrate", "--url", empty_url)
     assert (first.exit_code, second.exit_code) == (0, 0)
     *applied, end = first.stdout.splitlines()
-    assert applied == [
-        f"applied {name}" for name in NAMES["sqlite" if "sqlite" in engine_url else "postgres"]
-    ]
+    assert applied == [f"applied {name}" for name in NAMES["sqlite" if "sqlite" in empty_url else "postgres"]]
     assert end.endswith(" is up to date")
     assert second.stdout == f"{end}\n"
 
@@ -42,23 +43,23 @@ def test_the_script_for_sqlite_makes_the_tables_that_the_command_makes(folder: P
 
 
 def test_the_script_for_postgres_makes_the_tables_that_the_command_makes(
-    postgres_url: str, postgres_server: DatabaseHost
+    empty_postgres_url: str, postgres_server: DatabaseHost
 ) -> None:
     script = evenflow("migrate", "--sql", "--url", UNREACHABLE).stdout
-    apply_on_postgres(script, postgres_url)
+    run_psql(empty_postgres_url, script=script)
     other = postgres_server.create_database()
     try:
         evenflow("migrate", "--url", postgres_server.url(other))
-        assert postgres_schema(postgres_url) == postgres_schema(postgres_server.url(other))
+        assert postgres_schema(empty_postgres_url) == postgres_schema(postgres_server.url(other))
     finally:
         postgres_server.drop_database(other)
-    assert_works(postgres_url)
+    assert_works(empty_postgres_url)
 
 
-def test_the_script_is_for_the_schema_of_the_app(write_app: WriteApp, postgres_url: str) -> None:
+def test_the_script_is_for_the_schema_of_the_app(write_app: WriteApp, empty_postgres_url: str) -> None:
     module = write_app(f"from evenflow import Evenflow\napp = Evenflow({UNREACHABLE!r}, schema='tasks')\n")
-    apply_on_postgres(evenflow("migrate", "--sql", "--app", module).stdout, postgres_url)
-    with psycopg.connect(postgres_url) as connection:
+    run_psql(empty_postgres_url, script=evenflow("migrate", "--sql", "--app", module).stdout)
+    with psycopg.connect(empty_postgres_url) as connection:
         found = connection.execute(
             "select distinct table_schema from information_schema.tables where table_name = 'job'"
         ).fetchall()
@@ -86,15 +87,6 @@ def apply_on_sqlite(script: str, path: Path) -> None:
         return
     with sqlite3.connect(path) as connection:
         connection.executescript(script)
-
-
-def apply_on_postgres(script: str, url: str) -> None:
-    if program := shutil.which("psql"):
-        command = [program, "-X", "-q", "-v", "ON_ERROR_STOP=1", url]
-        subprocess.run(command, input=script, text=True, check=True, capture_output=True)
-        return
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(script.encode())
 
 
 def sqlite_schema(path: Path) -> list[tuple[str, ...]]:
@@ -136,3 +128,38 @@ def postgres_schema(url: str) -> dict[str, list[tuple[object, ...]]]:
     assert found["columns"]
     assert found["functions"]
     return found
+
+
+def test_roles_are_printed_or_made_and_refused_on_sqlite(postgres_url: str) -> None:
+    refused = evenflow("migrate", "--roles", "--url", "sqlite:///jobs.db")
+    assert refused.exit_code == 1 and "expected a PostgreSQL database, got SQLite" in refused.stderr
+    printed = evenflow("migrate", "--roles", "--sql", "--url", UNREACHABLE, "--role-prefix", "shop_").stdout
+    assert 'create role "shop_worker" nologin' in printed and "create table" not in printed
+    prefix = f"test_{secrets.token_hex(4)}_"
+    try:
+        made = evenflow("migrate", "--roles", "--url", postgres_url, "--role-prefix", prefix)
+        assert made.exit_code == 0 and f"role {prefix}producer has its rights" in made.stdout
+    finally:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            for role in ROLES:
+                connection.execute(f"drop owned by {prefix}{role}".encode())
+                connection.execute(f"drop role {prefix}{role}".encode())
+
+
+def test_tasks_are_published_and_withdrawn(write_app: WriteApp, postgres_url: str) -> None:
+    module = write_app(f"""
+from evenflow import Evenflow, Unique
+app = Evenflow({postgres_url!r})
+@app.task(name="plain")
+def plain(): ...
+@app.task(name="once", unique=Unique())
+def once(): ...
+""")
+    said = evenflow("publish", module).stdout
+    assert said.splitlines() == [
+        "published plain",
+        "published once, but it will be refused: it is declared unique, which is worked out in Python",
+    ]
+    assert evenflow("publish", module, "--task", "plain", "--remove").stdout == "withdrawn plain\n"
+    unknown = evenflow("publish", module, "--task", "other")
+    assert unknown.exit_code == 1 and "has no such task" in unknown.stderr

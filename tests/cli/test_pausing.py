@@ -30,6 +30,16 @@ def test_a_name_that_looks_like_a_slip_is_worth_a_note(sqlite_stage: Stage) -> N
     assert done.stderr == "note: no queue 'mial' is known here yet; did you mean 'mail'?\n"
 
 
+def test_a_task_that_looks_like_a_slip_is_worth_a_note(sqlite_stage: Stage) -> None:
+    sqlite_stage.fail.enqueue("x")
+    done = evenflow("pause", "--task", "shop.fial", "--url", sqlite_stage.url)
+    assert (done.exit_code, done.stdout) == (0, "task 'shop.fial' is paused\n")
+    assert done.stderr == "note: no task 'shop.fial' is known here yet; did you mean 'shop.fail'?\n"
+    assert evenflow("resume", "--task", "shop.fial", "--url", sqlite_stage.url).stderr == ""
+    again = evenflow("resume", "--task", "shop.fial", "--url", sqlite_stage.url)
+    assert again.stderr == done.stderr
+
+
 def test_an_app_refuses_a_queue_that_it_has_not_declared(write_app: WriteApp) -> None:
     module = write_app(
         "from evenflow import Evenflow, Queue\napp = Evenflow('sqlite:///a.db', queues=[Queue('mail')])\n"

@@ -35,9 +35,9 @@ def test_a_file_that_is_not_there_is_not_created(command: list[str], folder: Pat
 
 
 @every_use
-def test_a_database_without_tables_is_left_without(command: list[str], postgres_url: str) -> None:
+def test_a_database_without_tables_is_left_without(command: list[str], empty_postgres_url: str) -> None:
     for _ in range(2):
-        done = evenflow(*command, "--url", postgres_url)
+        done = evenflow(*command, "--url", empty_postgres_url)
         assert done.exit_code == 1
         assert (
             "Error: the tables are missing or older than this Evenflow; run: evenflow migrate" in done.stderr

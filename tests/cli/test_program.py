@@ -94,8 +94,8 @@ def test_an_error_is_one_line_on_standard_error(folder: object) -> None:
     done = evenflow_process("queues", "--url", "sqlite:///none.db")
     assert (done.returncode, done.stdout) == (1, "")
     assert (
-        done.stderr
-        == "Error: there is no file 'none.db'; correct the address, or create it with: evenflow migrate\n"
+        done.stderr == "Error: there is no file 'none.db'; correct the address, or create it with: "
+        "evenflow migrate --url sqlite:///none.db\n"
     )
 
 

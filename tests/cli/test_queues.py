@@ -8,6 +8,7 @@ from tests.cli.stage import Stage
 KEYS = [
     "name",
     "jobs",
+    "more",
     "priority",
     "fair",
     "max_concurrency",

@@ -52,6 +52,7 @@ def added(locator: str, *options: str) -> str:
 
 
 BILL = ("--args", '["bob"]', "--kwargs", '{"at": "2026-01-01T00:00:00Z"}')
+ANN = ("--args", '["ann"]', *BILL[2:])
 
 
 def test_there_may_be_none(stage: Stage) -> None:
@@ -112,6 +113,20 @@ def test_a_schedule_is_paused_resumed_and_removed(stage: Stage, locator: str) ->
     assert (done.exit_code, "no schedule 'bills'" in done.stderr) == (1, True)
 
 
+def test_an_update_changes_what_it_says_and_no_more(stage: Stage, locator: str) -> None:
+    added(locator, *BILL, "--cron", "0 9 * * *", "--timezone", "Asia/Tokyo", "--jitter", "5s")
+    update = ("schedules", "update", "bills", "--app", locator)
+    done = evenflow(*update, "--cron", "0 8 * * *", "--catch-up", "one")
+    assert done.stdout.startswith("schedule 'bills' is changed: At 08:00 every day (Asia/Tokyo); next run 20")
+    row = json.loads(evenflow(*update, "--every", "2h", *ANN, "--json").stdout)
+    assert (row["text"], row["catch_up"], row["jitter_s"]) == ("Every 2 hours", "one", 5.0)
+    assert row["args"] == ["ann", "2026-01-01T00:00:00+00:00"]
+    done = evenflow("schedules", "update", "nightly", "--cron", "0 8 * * *", "--app", locator)
+    assert (done.exit_code, "declared in code; change it there" in done.stderr) == (1, True)
+    done = evenflow(*update, "--cron", "61 * * * *")
+    assert (done.exit_code, "field 1 (minute)" in done.stderr) == (1, True)
+
+
 def test_the_database_may_be_named_before_the_subcommand(stage: Stage, locator: str) -> None:
     added(locator, *BILL, "--cron", "0 9 * * *")
     assert evenflow("schedules", "--url", stage.url, "pause", "bills").exit_code == 0
@@ -153,3 +168,9 @@ def test_check_tells_the_schedules_and_their_mistakes(write_app: WriteApp, locat
     assert done.exit_code == 1
     for said in ("field 2 (hour) is '25'; expected 0-23", "no 'Mars/Base'", "jitter"):
         assert said in done.stdout
+
+
+def test_a_schedule_that_is_not_there_is_answered_with_how_to_find_one(sqlite_stage: Stage) -> None:
+    shown = evenflow("schedules", "show", "nope", "--url", sqlite_stage.url)
+    assert shown.exit_code == 1
+    assert "there is no schedule 'nope'; evenflow schedules, or app.schedules.list()," in shown.stderr

@@ -98,3 +98,10 @@ def test_why_tells_what_a_step_waits_for(stage: Stage) -> None:
     run.pause("lunch")
     (reason,) = stage.app.why(last)
     assert reason.text == f"run {run.id} of workflow 'report' is paused: lunch"
+
+
+def test_what_cannot_be_a_run_is_answered_with_how_to_find_one(sqlite_stage: Stage) -> None:
+    shown = evenflow("workflow", "zz", "--url", sqlite_stage.url)
+    assert shown.exit_code == 1
+    assert "there is no run 'zz'" in shown.stderr
+    assert "evenflow workflows" in shown.stderr

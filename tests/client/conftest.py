@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from evenflow import Evenflow
-from tests.postgres_server import DatabaseHost
 from tests.scratch_directory import memory_root
 
 MakeApp = Callable[..., Evenflow]
@@ -31,34 +29,6 @@ def folder() -> Iterator[Path]:
 def sqlite_url(folder: Path) -> str:
     """Address of a SQLite file that does not exist yet."""
     return f"sqlite:///{folder}/evenflow.db"
-
-
-@pytest.fixture(scope="session")
-def client_template(postgres_server: DatabaseHost) -> Iterator[str]:
-    """A migrated database of this process, which others are copied from."""
-    name = postgres_server.create_database()
-    with Evenflow(postgres_server.url(name)) as app:
-        app.migrate()
-    yield name
-    postgres_server.drop_database(name)
-
-
-@pytest.fixture
-def postgres_url(postgres_server: DatabaseHost, client_template: str) -> Iterator[str]:
-    """Address of a PostgreSQL database with the tables in place, which only this test uses."""
-    name = f"evenflow_client_{os.getpid()}_{secrets.token_hex(4)}"
-    with psycopg.connect(postgres_server.url("postgres"), autocommit=True) as connection:
-        connection.execute(f'create database "{name}" template "{client_template}"'.encode())
-    yield postgres_server.url(name)
-    postgres_server.drop_database(name)
-
-
-@pytest.fixture
-def empty_postgres_url(postgres_server: DatabaseHost) -> Iterator[str]:
-    """Address of a PostgreSQL database without any table."""
-    name = postgres_server.create_database()
-    yield postgres_server.url(name)
-    postgres_server.drop_database(name)
 
 
 @pytest.fixture

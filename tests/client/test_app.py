@@ -1,6 +1,8 @@
 """The app: declaring tasks, bad addresses, looking at jobs and controlling them."""
 
 import sqlite3
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,6 @@ import pytest
 
 from evenflow import ConfigError, Evenflow, Fail, JobNotFound, Queue, State, StoreError
 from evenflow.errors import DriverMissing, SchemaNewer, StoreRefused, StoreUnavailable
-from evenflow.store import postgres
 from tests.client.conftest import MakeApp
 from tests.processes import wait_until
 
@@ -66,6 +67,25 @@ def test_a_bad_name_is_refused(sqlite_app: Evenflow, name: Any, text: str) -> No
     assert sqlite_app.tasks == {}
 
 
+def test_a_bad_name_is_told_with_the_other_mistakes(sqlite_app: Evenflow) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        sqlite_app.task(name="", priority=1000)(echo)
+    assert len(wrong.value.mistakes) == 2
+
+
+def test_a_body_that_yields_is_refused_because_a_call_would_run_nothing(sqlite_app: Evenflow) -> None:
+    def rows() -> Iterator[int]:
+        yield 1
+
+    async def arows() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (rows, arows):
+        with pytest.raises(ConfigError, match="expected a function without yield"):
+            sqlite_app.task(function)
+    assert sqlite_app.tasks == {}
+
+
 @pytest.mark.parametrize("not_a_function", ["echo", 7, object()])
 def test_only_functions_become_tasks(sqlite_app: Evenflow, not_a_function: Any) -> None:
     with pytest.raises(ConfigError, match="expected a function to make a task of"):
@@ -98,7 +118,7 @@ def test_an_unknown_setting_is_refused_with_its_nearest_name() -> None:
 
 
 def test_a_missing_driver_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "psycopg", None)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(DriverMissing, match=r"pip install 'evenflow\[postgres\]'") as refused:
         Evenflow("postgresql://localhost/jobs")
     assert refused.value.extra == "postgres"
@@ -233,7 +253,8 @@ def test_jobs_are_paged_by_limit_and_cursor(app: Evenflow) -> None:
     ("filters", "error", "text"),
     [
         ({"state": "sleeping"}, ValueError, "state: expected one of arriving, scheduled.*got 'sleeping'"),
-        ({"limit": -1}, ValueError, "limit: expected 0 or more"),
+        ({"limit": -1}, ValueError, "limit: expected a whole number of 0 or more, got -1"),
+        ({"limit": "5"}, ValueError, "limit: expected a whole number of 0 or more, got '5'"),
         ({"before": "nonsense"}, JobNotFound, "expected a job id"),
     ],
 )
@@ -270,10 +291,23 @@ def test_cancel_by_filter_takes_only_what_matches(app: Evenflow) -> None:
 
 
 @pytest.mark.parametrize("act", ["cancel", "retry", "discard"])
-@pytest.mark.parametrize("arguments", [{}, {"ids": "0000000000001", "queue": "mail"}, {"colour": "red"}])
-def test_bulk_acts_want_ids_or_a_filter(sqlite_app: Evenflow, act: str, arguments: dict[str, Any]) -> None:
-    with pytest.raises(TypeError):
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "expected ids or a filter"),
+        ({"ids": "0000000000001", "queue": "mail"}, "and not both"),
+        ({"colour": "red"}, "colour: not a filter; expected state=, queue=, task= or group="),
+        ({"group": None}, "group: expected whose jobs are meant, got None"),
+        ({"queue": "mail", "group": None}, "group: expected whose jobs are meant, got None"),
+    ],
+)
+def test_bulk_acts_want_ids_or_a_filter(
+    sqlite_app: Evenflow, act: str, arguments: dict[str, Any], text: str
+) -> None:
+    job = sqlite_app.task(name="echo", queue="mail")(echo).enqueue(1)
+    with pytest.raises(TypeError, match=text):
         getattr(sqlite_app, act)(**arguments)
+    assert job.refresh().state is State.READY
 
 
 def test_retry_puts_failed_jobs_back_to_work(app: Evenflow) -> None:
@@ -402,3 +436,31 @@ def test_two_apps_in_two_schemas_of_one_database_are_apart(postgres_url: str, ma
     drain(second)
     assert job.refresh().state is State.READY
     assert [each.args for each in second.jobs()] == [(2,)]
+
+
+def test_the_smallest_app_has_one_queue_and_runs_its_jobs(engine_url: str, make_app: MakeApp) -> None:
+    """S0-58"""
+    app = make_app(engine_url, queue_mode="default")
+    job = app.task(name="add")(lambda one, two: one + two).enqueue(1, 2)
+    app.run_worker(until_empty=True)
+    assert job.result(timeout=0) == 3
+
+
+def test_a_worker_serves_the_queues_of_its_mode(engine_url: str, make_app: MakeApp) -> None:
+    """S0-16"""
+    everywhere = make_app(engine_url)
+    jobs = {
+        queue: everywhere.task(name=f"in-{queue}", queue=queue)(lambda: None).enqueue()
+        for queue in ("default", "mail", "docs", "other")
+    }
+
+    def run(app: Evenflow) -> list[str]:
+        for name in everywhere.tasks:
+            app.task(name=name)(lambda: None)
+        app.run_worker(until_empty=True)
+        return [queue for queue, job in jobs.items() if job.refresh().state == "succeeded"]
+
+    assert run(make_app(engine_url, queue_mode="default")) == ["default"]
+    listed = [Queue("mail", priority=1, max_concurrency=1), Queue("docs", priority=2)]
+    assert run(make_app(engine_url, queues=[*listed, Queue("default")])) == ["default", "mail", "docs"]
+    assert jobs["other"].refresh().state == "ready"

@@ -53,7 +53,7 @@ def test_a_backlog_many_times_the_bound_drains_without_waiting_for_a_sweep(app: 
 
 def test_why_and_limits_tell_of_the_bound(app: Evenflow) -> None:
     jobs = echo(app).enqueue_many([(number,) for number in range(6)])
-    (reason,) = app.why(jobs[5].id)
+    reason, _ = app.why(jobs[5].id)
     assert reason.rule == "overflow"
     assert reason.text == "queue 'narrow' is at its bound: 3/3 ready, 2 wait before it"
     (row,) = app.limits("ready:narrow")

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from evenflow import Breaker, ConfigError, Evenflow, Queue, Rate
-from evenflow.errors import UnknownBreaker
+from evenflow import Breaker, Evenflow, Queue, Rate
+from evenflow.errors import PayloadError
+from evenflow.store.gates import BATCH
 from tests.client.conftest import MakeApp
-from tests.client.serving import serving
-from tests.processes import wait_until
 
 
 def guarded(app: Evenflow, **options: Any) -> Any:
@@ -130,51 +129,33 @@ def test_a_reset_forgets_the_failures(app: Evenflow) -> None:
 
 def test_a_name_that_nobody_declared_is_refused(app: Evenflow) -> None:
     guarded(app)
-    for act in ("open", "close", "reset", "status"):
-        with pytest.raises(UnknownBreaker, match="did you mean 'bank'"):
-            getattr(app.breaker("bnak"), act)()
+    five: Any = 5
+    with pytest.raises(PayloadError, match="who: expected text, got int"):
+        app.pause("default", who=five)
+    with pytest.raises(PayloadError, match="who: expected text, got int"):
+        app.pause(task="charge", who=five)
+    with pytest.raises(PayloadError, match="who: expected text, got int"):
+        app.breaker("bank").open(who=five)
+    with pytest.raises(ValueError, match="task: expected the name of a task, got ''"):
+        app.pause(task="")
+    assert app.paused_tasks() == [] and app.breaker("bank").status().state == "closed"
 
 
-def test_two_breakers_of_one_name_with_other_numbers_are_refused(app: Evenflow) -> None:
-    guarded(app)
-    with pytest.raises(ConfigError, match="task 'refund': breaker 'bank' has other numbers at task 'charge'"):
-        app.task(name="refund", breaker=Breaker(failure_threshold=9, name="bank"))(lambda: None)
+def test_many_jobs_of_a_resumed_task_run_also_where_no_dispatcher_is(app: Evenflow) -> None:
+    ran: list[int] = []
 
+    @app.task(name="note")
+    def note(number: int) -> None:
+        ran.append(number)
 
-def test_queues_with_breakers_of_one_name_and_other_numbers_are_refused(sqlite_url: str) -> None:
-    queues = [Queue("a", breaker=Breaker(name="x")), Queue("b", breaker=Breaker(1, name="x"))]
-    with pytest.raises(ConfigError, match="queue 'b': breaker 'x' has other numbers at queue 'a'"):
-        Evenflow(sqlite_url, queues=queues)
-
-
-def test_what_is_no_breaker_is_refused_with_advice(app: Evenflow) -> None:
-    with pytest.raises(
-        ConfigError, match=r"task 'x': breaker: expected Breaker, got 5; write breaker=Breaker\(\)"
-    ):
-        app.task(name="x", breaker=5)(lambda: None)  # type: ignore[call-overload]
-
-
-def test_a_task_that_drops_its_breaker_is_not_kept_shut(engine_url: str, make_app: MakeApp) -> None:
-    first = make_app(engine_url)
-    jobs = guarded(first).enqueue_many([()] * 3)
-    run(first)
-    assert first.breaker("bank").status().state == "open"
-    later = make_app(engine_url)
-
-    @later.task(name="charge")
-    def charge() -> None: ...
-
-    with serving(later):
-        wait_until(lambda: later.job(jobs[2].id).state.is_end, "the job behind the breaker to run")
-    assert [later.job(job.id).state for job in jobs] == ["failed", "failed", "succeeded"]
-
-
-def test_a_pause_needs_a_queue_or_a_task(app: Evenflow) -> None:
-    for act in (app.pause, app.resume):
-        with pytest.raises(TypeError, match="a queue or task=, and not both"):
-            act()
-    with pytest.raises(TypeError):
-        app.pause("default", task="charge")
+    many = 2 * BATCH + 10
+    note.enqueue_many([(number,) for number in range(many)])
+    app.pause(task="note")
+    app.run_worker(until_empty=True, concurrency=100)
+    assert (ran, app.stats()) == ([], {"default": {"blocked": many}})
+    app.resume(task="note")
+    app.run_worker(until_empty=True, concurrency=100, services=False)
+    assert sorted(ran) == list(range(many))
 
 
 def test_paused_tasks_are_listed(app: Evenflow) -> None:

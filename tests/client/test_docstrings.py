@@ -7,6 +7,7 @@ import pkgutil
 import pytest
 
 import evenflow
+from tests.contrib.django import project
 
 # Running it is what importing it does.
 PROGRAMS = {"evenflow.__main__", "evenflow.worker.child"}
@@ -18,6 +19,8 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_run(name: str) -> None:
+    if name.startswith("evenflow.contrib.django"):
+        project.configure()  # models and commands can be imported only where Django is set up
     module = importlib.import_module(name)
     failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert failed == 0

@@ -1,6 +1,7 @@
 """Durable bodies: steps that are done once, sleeps and waits without a slot, events."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -113,6 +114,20 @@ class TestAStep:
         with pytest.raises(JobFailed, match="step 'same' is there twice"):
             job.result()
 
+    @pytest.mark.parametrize("name", ["n" * 256, "a\0b"])
+    def test_with_a_name_that_cannot_be_stored_is_not_begun(
+        self, app: Evenflow, counting: Counting, name: Any
+    ) -> None:
+        @app.task(name="body", retry=Retry(max_attempts=2, base=0))
+        def body(ctx: Context) -> None:
+            ctx.step(name, counting.note, 1)
+
+        job = body.enqueue()
+        app.run_worker(until_empty=True)
+        assert (job.refresh().state, counting.calls) == ("failed", [])
+        assert job.error is not None
+        assert job.error.message.startswith("step: ")
+
     def test_of_a_coroutine_in_a_plain_body_is_an_error(self, app: Evenflow, counting: Counting) -> None:
         @app.task(name="body")
         def body(ctx: Context) -> None:
@@ -153,6 +168,16 @@ class TestASleep:
             assert other.enqueue().result(timeout=20) == "meanwhile"
             assert job.result(timeout=20) == 1
         assert counting.calls == [1, 2]
+
+    def test_with_a_name_is_none_of_those_that_are_told_apart_by_their_order(self, app: Evenflow) -> None:
+        @app.task(name="body")
+        def body(ctx: Context) -> None:
+            ctx.sleep(0)
+            ctx.sleep("1 hour", name="1")
+
+        job = body.enqueue()
+        app.run_worker(until_empty=True)
+        assert job.refresh().state == "scheduled"
 
     def test_cannot_be_taken_for_an_error_by_the_body(self, app: Evenflow) -> None:
         @app.task(name="body")
@@ -235,6 +260,62 @@ class TestAnEvent:
             for job in jobs:
                 app.emit(f"paid-{job.id}", job.id)
             assert [job.result(timeout=30) for job in jobs] == [job.id for job in jobs]
+
+    @pytest.mark.parametrize("payload", ["an event", None])
+    def test_wakes_nobody_whose_wait_is_over(self, app: Evenflow, payload: str | None) -> None:
+        @app.task(name="sleeper")
+        def sleeper(ctx: Context) -> None:
+            with contextlib.suppress(EventTimeout):
+                ctx.wait_event("go", timeout=0)
+            ctx.sleep("1 hour")
+
+        @app.task(name="failing", retry=Retry(max_attempts=3, base=3600))
+        def failing(ctx: Context) -> None:
+            with contextlib.suppress(EventTimeout):
+                ctx.wait_event("go", timeout=0)
+            raise ConnectionError
+
+        jobs = [sleeper.enqueue(), failing.enqueue()]
+        if payload is not None:
+            app.emit("go", payload)
+        app.run_worker(until_empty=True)
+        assert app.emit("go", "another") == 0
+        app.run_worker(until_empty=True)
+        assert [(job.refresh().state, job.attempt) for job in jobs] == [("scheduled", 0), ("scheduled", 1)]
+
+    @pytest.mark.parametrize("timeout", [None, "1 hour"])
+    @pytest.mark.parametrize("comes_meanwhile", [True, False])
+    def test_is_waited_for_again_after_the_run_was_paused(
+        self, app: Evenflow, timeout: str | None, comes_meanwhile: bool
+    ) -> None:
+        @app.task(name="body")
+        def body(ctx: Context) -> Any:
+            return ctx.wait_event("go", timeout)
+
+        wf = app.workflow("waits")
+        wf.step(body)
+        run = wf.start()
+        app.run_worker(until_empty=True)
+        run.pause()
+        if comes_meanwhile:
+            assert app.emit("go", 5) == 0
+        run.resume()
+        app.run_worker(until_empty=True)
+        if not comes_meanwhile:
+            assert [step.state for step in run.steps()] == ["scheduled"]
+            assert app.emit("go", 5) == 1
+            app.run_worker(until_empty=True)
+        assert run.result(timeout=0) == 5
+
+    def test_may_have_the_longest_name_that_can_be_emitted(self, app: Evenflow) -> None:
+        @app.task(name="body")
+        def body(ctx: Context) -> Any:
+            return ctx.wait_event("e" * 255, timeout="1 hour")
+
+        job = body.enqueue()
+        app.emit("e" * 255, 5)
+        app.run_worker(until_empty=True)
+        assert job.result(timeout=0) == 5
 
     def test_cannot_be_waited_for_outside_of_a_job(self, app: Evenflow) -> None:
         @app.task(name="body")

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from evenflow import ConfigError, Evenflow, Retry, Unique
+from evenflow import Concurrency, ConfigError, Evenflow, Rate, Retry, Unique
 from evenflow.client.options import Policy
+from evenflow.errors import EnqueueError
 
 NAIVE = datetime(2040, 1, 1)  # noqa: DTZ001 - that is what is refused
 
@@ -162,3 +163,85 @@ def test_classes_of_a_retry_belong_to_the_declaration(sqlite_app: Evenflow) -> N
     with pytest.raises(ConfigError, match="on and give_up_on belong to the declaration"):
         task.using(retry=Retry(max_attempts=3, on=(KeyError,))).enqueue()
     assert list(sqlite_app.jobs()) == []
+
+
+def test_limits_of_a_wrong_type_are_mistakes_of_the_declaration(sqlite_app: Evenflow) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        sqlite_app.task(name="call", rate="2/minute", concurrency=3, priority=1000)(lambda: None)  # type: ignore[call-overload]
+    said = "\n".join(wrong.value.mistakes)
+    assert "rate: expected Rate, got '2/minute'; write rate=Rate(…)" in said
+    assert "concurrency: expected Concurrency, got 3" in said and "priority" in said
+
+
+def test_two_rules_that_count_the_same_thing_are_refused(sqlite_app: Evenflow) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        sqlite_app.task(
+            name="call",
+            rate=[
+                Rate("2/minute"),
+                Rate("2/minute", burst=1),
+                Rate("9/60s"),
+                Rate("9/minute", key="who"),
+                Rate("2/s"),
+            ],
+            concurrency=[Concurrency(to=1, key="who"), Concurrency(to=2, key="who"), Concurrency(to=2)],
+        )(lambda who: None)
+    assert wrong.value.mistakes == [
+        "task 'call': concurrency: two rules for scope 'call' and key 'who'; keep one",
+        "task 'call': rate: '2/minute' and '2/minute' for one window and key None; keep one",
+        "task 'call': rate: '2/minute' and '9/60s' for one window and key None; keep one",
+        "task 'call': rate: '2/minute' and '9/60s' for one window and key None; keep one",
+    ]
+
+
+def test_a_limit_that_is_computed_gets_the_arguments_that_it_names(sqlite_app: Evenflow) -> None:
+    @sqlite_app.task(name="call", concurrency=Concurrency(to=lambda plan: 2 if plan == "gold" else 1))
+    def call(plan: str, page: int = 0) -> None: ...
+
+    assert [call.enqueue("gold").state, call.enqueue("gold", 2).state] == ["ready", "ready"]
+    (row,) = sqlite_app.limits("key:call")
+    assert (row.used, row.limit) == (2, 2)
+
+
+def test_a_limit_that_is_computed_from_something_else_is_refused_at_the_declaration(
+    sqlite_app: Evenflow,
+) -> None:
+    limit = Concurrency(to=lambda plan, seats: seats)
+    with pytest.raises(
+        ConfigError, match=r"task 'call': concurrency: to: expected arguments .*'seats'; it has 'plan'"
+    ):
+        sqlite_app.task(name="call", concurrency=limit)(lambda plan: None)
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        (lambda plan: 0, r"to\(\): expected a whole number of 1 or more, got 0"),
+        (lambda plan: "3", r"to\(\): expected a whole number of 1 or more, got '3'"),
+        (lambda plan: 1 / 0, r"to\(\) raised ZeroDivisionError"),
+        ({"gold": 3}, r"no limit for key 'tin'; add it, or '\*', to the table"),
+    ],
+)
+def test_a_call_without_a_limit_is_refused_and_nothing_is_written(
+    sqlite_app: Evenflow, to: Any, said: str
+) -> None:
+    task = sqlite_app.task(name="call", concurrency=Concurrency(to=to, key="plan"))(lambda plan: None)
+    with pytest.raises(EnqueueError, match=f"task 'call': concurrency: {said}"):
+        task.enqueue("tin")
+    assert list(sqlite_app.jobs()) == []
+
+
+def test_keys_that_turn_out_equal_take_one_place(sqlite_app: Evenflow) -> None:
+    @sqlite_app.task(
+        name="move",
+        concurrency=[
+            Concurrency(to=2, key="a", scope="account"),
+            Concurrency(to=1, key="b", scope="account"),
+        ],
+    )
+    def move(a: str, b: str) -> None: ...
+
+    job = move.enqueue("bob", "bob")
+    assert job.state == "ready"
+    sqlite_app.run_worker(until_empty=True)
+    assert job.refresh().state == "succeeded"

@@ -2,14 +2,16 @@
 
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
-from evenflow import DuplicateJob, Evenflow, Job, Queue, State, Unique
-from evenflow.client.task import Task
+from evenflow import Concurrency, DuplicateJob, EnqueueError, Evenflow, Job, Queue, State, Unique
+from evenflow.client.task import Call, Task
 from evenflow.errors import StoreUnavailable
 from evenflow.store.postgres import PostgresEngine
 from tests.client.conftest import MakeApp
@@ -181,14 +183,10 @@ def test_a_batch_is_stored_as_a_whole_when_a_row_is_refused(
     app: Evenflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = [strict(app).job(name) for name in ("eve", "ann")]
-    calls[1].new = type(calls[1].new)(**{**_fields(calls[1].new), "priority": 20_000})
+    calls[1] = Call(calls[1].task, msgspec.structs.replace(calls[1].new, priority=20_000))
     with pytest.raises(Exception, match=r"(?i)constraint|out of range"):
         app.enqueue_many(calls)
     assert tenants(app) == []
-
-
-def _fields(struct: Any) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 def test_declared_queues_are_known_to_the_store_before_the_first_job(
@@ -208,7 +206,7 @@ async def test_an_unavailable_database_is_said_and_the_next_call_succeeds(
     real: Callable[..., Any] = engine.run
 
     def lost(name: str, *arguments: Any, **options: Any) -> Any:
-        if name in ("enqueue", "find_duplicates"):
+        if name in ("enqueue", "enqueue_plainly", "enqueue_lone", "find_duplicates"):
             raise StoreUnavailable("the database is away")
         return real(name, *arguments, **options)
 
@@ -236,3 +234,39 @@ def test_a_lost_answer_does_not_make_two_jobs(app: Evenflow, monkeypatch: pytest
     jobs = task.enqueue_many([("second",), ("third",)])
     assert tenants(app) == ["first", "second", "third"]
     assert [job.refresh().args[0] for job in jobs] == ["second", "third"]
+
+
+def test_a_discarding_key_holds_for_more_jobs_than_one_admission_takes(app: Evenflow) -> None:
+    @app.task(concurrency=Concurrency(on_conflict="discard"))
+    def sync(number: int) -> None: ...
+
+    jobs = sync.enqueue_many([(number,) for number in range(1_050)])
+    assert Counter(job.state for job in jobs) == {"ready": 1, "discarded": 1_049}
+
+
+def test_jobs_get_the_ids_that_were_reserved_for_them(app: Evenflow) -> None:
+    task = strict(app)
+    ids = app.reserve_ids(2)
+    jobs = app.enqueue_many([task.job("eve"), task.job("ann")], ids=ids)
+    assert [job.id for job in jobs] == ids == sorted(set(ids))
+    later = task.enqueue("bob")
+    assert later.id > ids[-1]
+    assert tenants(app) == ["eve", "ann", "bob"]
+
+
+def test_reserved_ids_are_kept_in_a_caller_s_transaction_and_refused_where_they_do_not_fit(
+    app: Evenflow, engine_url: str
+) -> None:
+    task = strict(app)
+    ids = app.reserve_ids(1)
+    connection = connect(engine_url)
+    app.enqueue_many([task.job("eve")], connection=connection, ids=ids)
+    connection.commit()
+    connection.close()
+    assert [job.id for job in app.jobs()] == ids
+    with pytest.raises(EnqueueError, match="expected one for each of the 1 calls, got 2"):
+        app.enqueue_many([task.job("ann")], ids=[*ids, *ids])
+    with pytest.raises(EnqueueError, match=r"take them from app\.reserve_ids"):
+        app.enqueue_many([task.job("ann")], ids=["nonsense"])
+    with pytest.raises(ValueError, match="count: expected a whole number from 1"):
+        app.reserve_ids(0)

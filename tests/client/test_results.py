@@ -40,7 +40,7 @@ def assert_quick(task: AnyTask) -> None:
     for value in range(4):
         began = time.monotonic()
         assert task.enqueue(value).result(timeout=20) == value
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 15
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -133,7 +133,7 @@ def test_a_claim_that_meets_a_waiter_asking_is_made_again(
         assert task.enqueue(1).result(timeout=20) == 1
         app.pause("default")
         job = task.enqueue(2)
-        monkeypatch.setattr("evenflow.worker.pump.advance", noted)
+        monkeypatch.setattr("evenflow.worker.rounds.advance", noted)
         monkeypatch.setattr(reads, "await_job", ask_slowly)
         assert job.result(timeout=20) == 2
 

@@ -144,6 +144,7 @@ def test_every_mistake_of_a_declaration_is_told_at_once(sqlite_app: Evenflow) ->
         ({"cron": "* * * * *", "key": "x" * 300}, "key"),
         ({"cron": "* * * * *", "args": "bob"}, "expected args=(…)"),
         ({"cron": "* * * * *", "colour": 1}, "unknown option 'colour'"),
+        ({"cron": "* * * * *", "description": "a\0b"}, "description: expected a text without NUL"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_write(
@@ -155,6 +156,15 @@ def test_a_mistake_is_told_with_what_to_write(
     with pytest.raises(ConfigError) as raised:
         sqlite_app.recurring(**options)(noop)
     assert said in str(raised.value)
+
+
+def test_the_decorator_without_its_brackets_is_refused(sqlite_app: Evenflow) -> None:
+    def report() -> None: ...
+
+    with pytest.raises(
+        ConfigError, match=r"expected a cron expression or every=, got a function; write @app\.rec"
+    ):
+        sqlite_app.recurring(report)  # type: ignore[arg-type]
 
 
 def test_a_queue_that_is_not_declared_is_refused(sqlite_url: str, make_app: MakeApp) -> None:
@@ -235,8 +245,11 @@ def test_an_update_changes_what_it_names(app: Evenflow, sent: list[Any]) -> None
     moved = app.schedules.update("x", cron="0 7 * * *")
     assert before.next_run is not None and moved.next_run is not None
     assert (moved.next_run - before.next_run) % timedelta(days=1) == timedelta(hours=1)
-    interval = app.schedules.update("x", every=timedelta(hours=2), timezone="UTC")
+    interval = app.schedules.update("x", every=timedelta(hours=2))
     assert (interval.cron, interval.every, interval.text) == (None, timedelta(hours=2), "Every 2 hours")
+    assert (interval.timezone, interval.jitter) == ("UTC", 5 * SECOND)
+    with pytest.raises(ConfigError, match="has no effect on every="):
+        app.schedules.update("x", timezone="Asia/Tokyo")
     with pytest.raises(ConfigError, match="field 1"):
         app.schedules.update("x", cron="61 * * * *")
     with pytest.raises(ScheduleNotFound, match="no schedule 'y'"):
@@ -284,6 +297,13 @@ def test_a_pause_holds_until_it_is_resumed(app: Evenflow, sent: list[Any]) -> No
     assert not app.schedules.resume("x")
     next_run = app.schedules.get("x").next_run
     assert next_run is not None and next_run > datetime.now(UTC) - SECOND
+
+
+def test_a_pause_can_say_anything(app: Evenflow, sent: list[Any]) -> None:
+    app.schedules.add("x", "mail", cron="* * * * *", args=["bob"])
+    app.schedules.pause("x", who="ann\ud800", why="cut off by\0")
+    paused = app.schedules.get("x")
+    assert (paused.paused_by, paused.paused_why) == ("ann?", "cut off by\\0")
 
 
 def test_run_now_enqueues_beside_the_slots(app: Evenflow, sent: list[Any]) -> None:

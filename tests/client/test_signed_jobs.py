@@ -1,14 +1,18 @@
 """Signed jobs: what was changed in the store is quarantined before its body runs, and keys can be changed meanwhile."""
 
 import sqlite3
+import threading
 from typing import Any
 
 import psycopg
 import pytest
 
 from evenflow import ConfigError, Evenflow, JobFailed, State
+from evenflow.ids import id_number
 from tests.client.conftest import MakeApp
+from tests.client.serving import serving
 from tests.client.transactions import path_of, with_psycopg, with_sqlite3
+from tests.processes import wait_until
 
 OLD, NEW, FOREIGN = "an old secret of 16+", "a new secret of 16+", "a secret of somebody else"
 
@@ -38,15 +42,16 @@ def signed(url: str, make_app: MakeApp, keys: Any = NEW, **options: Any) -> Shop
     return Shop(make_app(url, signing_keys=keys, **{"require_signed": True, **options}))
 
 
-def change(url: str, column: str, value: str | None) -> None:
-    """Write to the stored job as somebody with access to the database could."""
+def change(url: str, column: str, value: str | None, job: int | None = None) -> None:
+    """Write to the stored job, or to all, as somebody with access to the database could."""
+    ids = "" if job is None else f" where id = {job}"
     if url.startswith("sqlite"):
         with sqlite3.connect(path_of(url)) as connection:
-            connection.execute(f"update evenflow_job set {column} = ?", (value,))
+            connection.execute(f"update evenflow_job set {column} = ?{ids}", (value,))
         connection.close()
     else:
         with psycopg.connect(url) as session:
-            session.execute(f"update evenflow.job set {column} = %s".encode(), (value,))
+            session.execute(f"update evenflow.job set {column} = %s{ids}".encode(), (value,))
 
 
 def test_a_signed_job_runs(engine_url: str, make_app: MakeApp) -> None:
@@ -105,6 +110,34 @@ def test_an_unsigned_job_is_refused_where_signatures_are_required(engine_url: st
         job.result(timeout=0)
 
 
+@pytest.mark.parametrize("on_conflict", ["skip", "fail"])
+@pytest.mark.parametrize(("column", "state"), [("payload", "quarantined"), ("options", "failed")])
+def test_what_is_forged_ends_as_forged_though_its_lock_is_taken(
+    engine_url: str, make_app: MakeApp, on_conflict: Any, column: str, state: str
+) -> None:
+    """S3-49"""
+    app = make_app(engine_url, signing_keys=NEW, require_signed=True)
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    @app.task(name="report", single_instance=True, on_conflict=on_conflict)
+    def report(number: int) -> None:
+        has_begun.set()
+        may_end.wait(20)
+
+    holder = report.enqueue(1)
+    with serving(app, concurrency=2):
+        has_begun.wait(20)
+        job = report.using(run_after=3600).enqueue(2)  # nobody may claim it before it is changed
+        change(
+            engine_url, column, {"payload": "[[5000],{}]", "options": '{"lock":'}[column], id_number(job.id)
+        )
+        change(engine_url, "run_at", "0", id_number(job.id))
+        wait_until(lambda: job.refresh().state == state, "the forged job to end")
+        assert job.error is not None and job.error.code != "LOCK_CONTENDED"
+        may_end.set()
+        wait_until(lambda: holder.refresh().state == "succeeded", "the holder to end")
+
+
 def test_keys_are_changed_while_jobs_wait(engine_url: str, make_app: MakeApp) -> None:
     before = signed(engine_url, make_app, keys=OLD).pay.enqueue(1)
     both = signed(engine_url, make_app, keys=[NEW, OLD])
@@ -148,3 +181,20 @@ def test_require_signed_needs_a_key() -> None:
 def test_no_secret_shows_in_the_settings(make_app: MakeApp) -> None:
     app = make_app("sqlite:///:memory:", signing_keys=NEW)
     assert NEW not in repr(app.settings)
+
+
+@pytest.mark.parametrize("on_conflict", ["snooze", "skip", "fail"])
+def test_a_forged_job_under_a_lock_never_runs_and_leaves_the_lock_free(
+    engine_url: str, make_app: MakeApp, on_conflict: Any
+) -> None:
+    """S3-49: its lock is its own, taken before the check, and goes with its end."""
+    ran: list[int] = []
+    app = make_app(engine_url, signing_keys=NEW, require_signed=True)
+    only = app.task(name="only", single_instance=True, on_conflict=on_conflict)(ran.append)
+    forged = only.enqueue(5)
+    change(engine_url, "payload", "[[6],{}]")
+    app.run_worker(until_empty=True)
+    assert (ran, forged.refresh().state) == ([], State.QUARANTINED)
+    good = only.enqueue(7)
+    app.run_worker(until_empty=True)
+    assert (ran, good.refresh().state) == ([7], State.SUCCEEDED)

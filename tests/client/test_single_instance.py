@@ -250,7 +250,7 @@ def test_contention_says_nothing_to_a_breaker(engine_url: str, make_app: MakeApp
         ),
         (
             {"single_instance": ""},
-            "single_instance: expected True, False or a name of 1 to 200 characters, got ''",
+            "single_instance: expected a text of 1 to 200 characters, got ''",
         ),
         (
             {"single_instance": True, "on_conflict": "wait"},

@@ -1,8 +1,10 @@
 """Tasks: plain calls, enqueueing one and many, and what one call may say differently."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from evenflow.client.task import Task
 from evenflow.ids import id_text
 from tests.client.conftest import MakeApp
 from tests.client.serving import serving
+from tests.store.crowd import in_threads
 
 Order = list[int]
 
@@ -434,6 +437,22 @@ def test_on_conflict_error_raises_with_the_id_of_the_open_job(app: Evenflow) -> 
     assert list(app.jobs()) == [first]
     drain(app)
     assert strict.enqueue(1, 2).is_new
+
+
+def _unique_key_of(task: Task[..., int, int], number: int) -> str | None:
+    return task.job(number).new.unique_key
+
+
+def test_the_first_calls_of_a_task_by_several_threads_all_have_their_keys(app: Evenflow) -> None:
+    task, usual = adder(app, unique=True), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for priority in range(100):
+            twin = task.using(priority=priority)
+            keys = in_threads(4, partial(_unique_key_of, twin))
+            assert len({key for key in keys if key is not None}) == 4
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def test_the_options_of_a_call_reach_the_run(app: Evenflow) -> None:

@@ -1,7 +1,9 @@
 """Workflows as users build, start and control them; every run is served by a worker of the app."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -12,6 +14,7 @@ from evenflow import (
     ConfigError,
     Context,
     DuplicateJob,
+    EnqueueError,
     Evenflow,
     JobFailed,
     JobNotFound,
@@ -358,6 +361,30 @@ class TestAFanOut:
         wf.step(tasks.total, wf.map(tasks.add, wf.step(tasks.numbers, 0).output).output)
         assert finished(wf.start(), tasks.app).result() == 0
 
+    @pytest.mark.parametrize("made", [(1, 2), {1, 2}, frozenset({1, 2})])
+    def test_goes_over_what_is_as_good_as_a_list(self, here: Tasks, made: Any) -> None:
+        @here.app.task(name="make")
+        def make() -> Any:
+            return made
+
+        wf = here.app.workflow("report")
+        wf.step(here.total, wf.map(here.add, wf.step(make).output).output)
+        assert finished(wf.start(), here.app).result() == 11 + 12
+
+    @pytest.mark.parametrize("made", [None, 5, "ab", {"a": 1}])
+    def test_over_anything_else_fails_at_once(self, here: Tasks, made: Any) -> None:
+        @here.app.task(name="make")
+        def make() -> Any:
+            return made
+
+        wf = here.app.workflow("report")
+        wf.map(here.add, wf.step(make).output)
+        run = finished(wf.start(), here.app)
+        begin = next(step for step in run.steps() if step.name == "add/begin")
+        assert begin.error is not None
+        assert begin.error.message == f"expected a list to go over, got {type(made).__name__}"
+        assert (run.state, here.calls) == ("failed", [])
+
     def test_fails_with_one_of_its_members_or_does_with_enough(self, tasks: Tasks) -> None:
         @tasks.app.task(name="picky")
         def picky(value: int) -> int:
@@ -385,6 +412,74 @@ class TestAFanOut:
         assert member.job_id is not None
         job = tasks.app.job(member.job_id)
         assert (job.priority, job.group, job.args) == (-3, "bob", (1, "<output of add>"))
+
+    def test_that_needs_more_than_there_were_says_so(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        wf.map(tasks.add, wf.step(tasks.numbers, 2, name="numbers").output, needs=5)
+        run = finished(wf.start(), tasks.app)
+        (step,) = [step for step in run.steps() if step.name == "add"]
+        assert step.error is not None
+        assert step.error.message == "expected at least 5 successes, got 2"
+
+    def test_is_good_until_a_time(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        wf.map(tasks.add, wf.step(tasks.numbers, 2, name="numbers").output, good_until=60)
+        run = finished(wf.start(), tasks.app)
+        assert run.state == "succeeded"
+        (member, *_) = [step for step in run.steps() if step.name == "add[0]"]
+        assert member.job_id is not None
+        assert tasks.app.job(member.job_id).good_until is not None
+
+
+class TestAStepThatExpires:
+    def test_lets_the_others_go_on_in_one_run_of_the_worker(self, tasks: Tasks) -> None:
+        wf = tasks.app.workflow("report")
+        late = wf.step(tasks.add, 1, name="late", good_until=0.001)
+        wf.step(tasks.add, 2, name="dependent", after=[late])
+        wf.step(tasks.add, 3, name="anyway", after=[late], allow_failed_deps=True)
+        run = wf.start()
+        time.sleep(0.01)
+        assert finished(run, tasks.app).state == "failed"
+        assert states(run) == {"late": "expired", "dependent": "skipped", "anyway": "succeeded"}
+
+    def test_ends_a_sub_workflow_before_it_begins(self, tasks: Tasks) -> None:
+        inner = tasks.app.workflow("inner")
+        inner.step(tasks.add, 1, name="one")
+        wf = tasks.app.workflow("report")
+        wf.sub(inner, name="inner", good_until=0.001)
+        run = wf.start()
+        time.sleep(0.01)
+        assert finished(run, tasks.app).state == "failed"
+        assert states(run)["inner/one"] == "skipped"
+        assert tasks.calls == []
+
+
+class TestADelay:
+    """`run_after` of a step counts from when the steps before are done, however the step came about."""
+
+    def test_of_a_call_in_a_group(self, here: Tasks) -> None:
+        wf = here.app.workflow("report")
+        wf.group(here.add.using(run_after=60).job(1), after=[wf.step(here.add, 1, name="first")])
+        assert states(finished(wf.start(), here.app)) == {"first": "succeeded", "add": "scheduled"}
+
+    @pytest.mark.parametrize("when", [60, datetime(2100, 1, 1, tzinfo=UTC)])
+    def test_of_the_members_of_a_fan_out(self, here: Tasks, when: Any) -> None:
+        wf = here.app.workflow("report")
+        wf.map(here.add.using(run_after=when), [1], wf.step(here.add, 1, name="first").output, name="m")
+        wf.map(here.add.using(run_after=when), [1], name="n")
+        found = states(finished(wf.start(), here.app))
+        assert (found["m[0]"], found["n[0]"]) == ("scheduled", "scheduled")
+
+    def test_of_an_added_step(self, here: Tasks) -> None:
+        @here.app.task(name="adding")
+        def adding(ctx: Context) -> None:
+            ctx.add_step(here.add, 1, name="one")
+            ctx.add_step(here.add.using(run_after=60), 1, name="two", after=["adding/one"])
+
+        wf = here.app.workflow("report")
+        wf.step(adding)
+        found = states(finished(wf.start(), here.app))
+        assert found == {"adding": "succeeded", "adding/one": "succeeded", "adding/two": "scheduled"}
 
 
 class TestASubWorkflow:
@@ -421,6 +516,16 @@ class TestASubWorkflow:
             name: state for name, state in states(run).items() if name.startswith("sub")
         } == dict.fromkeys(["sub", "sub/begin", "sub/one", "sub/two"], "skipped")
 
+    def test_whose_steps_wait_for_one_outside_takes_its_place_as_the_last(self, here: Tasks) -> None:
+        innermost = here.app.workflow("innermost")
+        inner = here.app.workflow("inner")
+        outer = here.app.workflow("outer")
+        one, two = outer.step(here.add, 1, name="one"), outer.step(here.add, 2, name="two")
+        innermost.step(here.add, one.output)
+        inner.sub(innermost, name="innermost", after=[two])
+        outer.sub(inner, name="inner")
+        assert finished(outer.start(), here.app).result() == 21
+
     def test_may_hold_others_and_fan_outs(self, tasks: Tasks) -> None:
         middle = tasks.app.workflow("middle")
         parts = middle.map(tasks.add, [1, 2, 3], name="parts")
@@ -436,6 +541,20 @@ class TestASubWorkflow:
 
 
 class TestAddedSteps:
+    def test_are_known_by_their_own_names_to_who_added_them_and_beside_it(self, tasks: Tasks) -> None:
+        @tasks.app.task(name="grow")
+        def grow(ctx: Context) -> None:
+            ctx.add_step(tasks.add, ctx.output("seed"), name="leaf")
+            ctx.add_step(tasks.add, ctx.output("leaf"), name="tip", after="leaf")
+
+        inner = tasks.app.workflow("inner")
+        inner.step(grow, after=[inner.step(tasks.add, 1, name="seed")])
+        assert finished(inner.start(), tasks.app).results()["grow/tip"] == 1 + 10 + 10 + 10
+        wf = tasks.app.workflow("report")
+        wf.step(tasks.add, 100, name="seed")
+        wf.sub(inner, name="inner")
+        assert finished(wf.start(), tasks.app).results()["inner/grow/tip"] == 1 + 10 + 10 + 10
+
     def test_are_waited_for_by_what_comes_after(self, tasks: Tasks) -> None:
         @tasks.app.task(name="grow")
         def grow(ctx: Context, count: int) -> None:
@@ -557,6 +676,165 @@ class TestMistakes:
 
         assert self.refused(build, here) == ["succeeds_when: no step 'sub'"]
 
+    @pytest.mark.parametrize("cases", [(), ([],), (["add"], [])])
+    def test_cases_without_a_step(self, here: Tasks, cases: Any) -> None:
+        def build(wf: Any) -> None:
+            wf.step(here.add, 1)
+            wf.succeeds_when(*cases)
+
+        (found,) = self.refused(build, here)
+        assert "succeeds_when: expected one or more cases with a step in each" in found
+
+    def test_results_of_steps_that_are_not_there(self, here: Tasks) -> None:
+        other = here.app.workflow("other").step(here.add, 1, name="far")
+
+        def build(wf: Any) -> None:
+            wf.step(here.add, 1, name="far")
+            wf.returns(other)
+
+        assert self.refused(build, here) == ["returns: 'far' is a step of another workflow"]
+
+    def test_joins_of_more_than_there_is(self, here: Tasks) -> None:
+        def build(wf: Any) -> None:
+            one = wf.step(here.add, 1, name="one", join=5)
+            wf.step(here.add, 1, name="two", join=3, after=[one])
+
+        assert self.refused(build, here) == [
+            "step 'one': join: expected 'all', 'any' or 1, since it waits for no step, got 5",
+            "step 'two': join: expected 'all', 'any' or a number from 1 to 1, got 3",
+        ]
+
+    def test_parents_that_are_none(self, here: Tasks) -> None:
+        def build(wf: Any) -> None:
+            wf.step(here.add, 1, after=None)
+            wf.step(here.add, 1, after=[5])
+
+        assert self.refused(build, here) == [
+            "step 'add': after: expected a step or its name, got None",
+            "step 'add-2': after: expected a step or its name, got 5",
+        ]
+
+    def test_fan_outs_over_what_is_no_list_or_may_be_missing(self, here: Tasks) -> None:
+        def build(wf: Any) -> None:
+            wf.map(here.add, wf.step(here.add, 1, name="one").output, name="a")
+            wf.map(here.add, wf.step(here.numbers, 1).output, after=["one"], join="any", name="b")
+            wf.map(here.add, None, name="c")
+
+        assert self.refused(build, here) == [
+            "step 'a': expected a list to go over, got the output of 'one', which is int",
+            "step 'b': the list to go over may be without a value when it starts; use join='all'",
+            "step 'c': expected a list or another step's output to go over, got None",
+        ]
+
+    def test_calls_of_a_fan_out_that_do_not_fit(self, here: Tasks) -> None:
+        def build(wf: Any) -> None:
+            numbers = wf.step(here.numbers, 2, name="numbers").output
+            wf.map(here.add, [1], "x", name="a")
+            wf.map(here.add, [1], 1, 2, 3, name="b")
+            wf.map(here.add, [1, "x"], name="c")
+            wf.map(here.shout, numbers, name="d")
+            wf.map(here.add, numbers, nam="x", name="e")
+            wf.map(here.add, [1], wf.step(here.shout, "x", name="text").output, name="f")
+            wf.map(here.add, [1], needs=2, name="g")
+            wf.map(here.add, [1], good_until="junk", name="h")
+
+        found = self.refused(build, here)
+        assert [mistake.partition(":")[0] for mistake in found] == [f"step '{name}'" for name in "abcdefgh"]
+        for mistake, text in zip(
+            found,
+            [
+                "argument 'b': expected int, got str",
+                "takes at most 2 positional arguments, got 4",
+                "argument 'a': expected int, got str",
+                "argument 'text': expected str, got an item of list[int]",
+                "unknown argument 'nam'",
+                "argument 'b': expected int, got the output of 'text', which is str",
+                "needs: expected at most 1, one for each item, got 2",
+                "good_until: expected",
+            ],
+            strict=True,
+        ):
+            assert text in mistake
+
+    def test_outputs_inside_of_lists_of_generic_types_and_of_sub_workflows(self, here: Tasks) -> None:
+        inner = here.app.workflow("inner")
+        inner.step(here.add, 1)
+
+        def build(wf: Any) -> None:
+            wf.step(here.shout, wf.step(here.numbers, 1, name="numbers").output, name="a")
+            wf.step(here.total, [wf.step(here.shout, "x", name="text").output], name="b")
+            wf.step(here.shout, wf.sub(inner, name="inner").output, name="c")
+
+        assert self.refused(build, here) == [
+            "step 'a': argument 'text': expected str, got the output of 'numbers', which is list[int]",
+            "step 'b': argument 'values': expected int, got the output of 'text', which is str",
+            "step 'c': argument 'text': expected str, got the output of 'inner', which is int",
+        ]
+
+    def test_all_of_them_are_told_at_once(self, here: Tasks) -> None:
+        def build(wf: Any) -> None:
+            wf.step(here.add, "x", name="a", good_until="junk")
+            wf.step(here.add, 1, name="b", kwargs=[1])
+            for one, other in (("c", "d"), ("e", "f")):
+                wf.step(here.add, 1, name=one, after=[other])
+                wf.step(here.add, 1, name=other, after=[one])
+            wf.sub(here.app.group(here.add.job(1)), name="g", good_until="junk")
+
+        found = self.refused(build, here)
+        assert sum("these steps wait for each other" in mistake for mistake in found) == 2
+        assert sum("good_until: " in mistake for mistake in found) == 2
+        assert sum("step 'a': " in mistake for mistake in found) == 2
+        assert any("kwargs: expected a dict of arguments, got [1]" in mistake for mistake in found)
+
+    def test_a_workflow_inside_of_itself_and_a_number_that_is_none(self, here: Tasks) -> None:
+        def build(wf: Any) -> None:
+            wf.returns("self")
+            wf.step(here.add, wf.sub(wf, name="self").output, name="a")
+            wf.map(here.add, [1], needs="x", name="b")
+
+        found = self.refused(build, here)
+        assert any("more than 20 deep" in mistake for mistake in found)
+        assert any("step 'b': needs: expected" in mistake for mistake in found)
+
+    def test_of_states_and_events(self, here: Tasks) -> None:
+        with pytest.raises(ValueError, match="state: expected one of running"):
+            here.app.workflow_runs(state="weird")
+        with pytest.raises(EnqueueError, match="expected the name of an event"):
+            here.app.emit("")
+
+    @pytest.mark.parametrize(
+        ("build", "text"),
+        [
+            (lambda wf, here: wf.group(here.add.job(1), here.add), "expected calls such as add.job"),
+            (lambda wf, here: wf.group(7), "expected calls such as add.job"),
+            (lambda wf, here: wf.chain(here.add), "expected calls such as add.job"),
+            (lambda wf, here: wf.sub(5), "sub: expected a workflow, got 5"),
+        ],
+    )
+    def test_of_kind_are_told_where_they_are_made(self, here: Tasks, build: Any, text: str) -> None:
+        with pytest.raises(ConfigError, match=text):
+            build(here.app.workflow("report"), here)
+
+    def test_one_unique_key_for_all_calls_of_a_fan_out(self, here: Tasks) -> None:
+        (found,) = self.refused(lambda wf: wf.map(here.add.using(unique="today"), [1, 2]), here)
+        assert "the calls of a map cannot all have the unique key 'today'" in found
+
+    @pytest.mark.parametrize("unique", [Unique("a"), True])
+    def test_another_uniqueness_for_the_calls_of_a_fan_out(self, here: Tasks, unique: Any) -> None:
+        (found,) = self.refused(lambda wf: wf.map(here.add.using(unique=unique), [1, 2]), here)
+        assert "write unique= there, not in using(...)" in found
+        here.app.workflow("report").map(here.add.using(unique=False, priority=3), [1, 2])
+
+    def test_results_can_be_named(self, here: Tasks) -> None:
+        wf = here.app.workflow("report")
+        wf.step(here.add, 1, name="a")
+        wf.step(here.add, 2, name="b")
+        wf.returns("a")
+        assert finished(wf.start(), here.app).result() == 11
+        wf.returns("c")
+        with pytest.raises(ConfigError, match="returns: no step 'c' in this workflow"):
+            wf.validate()
+
     def test_of_names_and_options(self, here: Tasks) -> None:
         with pytest.raises(ConfigError, match="workflow 'a b': on_error: expected"):
             here.app.workflow("a b", on_error="retry")  # type: ignore[arg-type]
@@ -566,8 +844,9 @@ class TestMistakes:
         assert "expected a list or another step's output" in found
         wf = here.app.workflow("report")
         wf.step(here.add, 1)
-        with pytest.raises(ConfigError, match="id: expected a text"):
-            wf.start(id="")
+        for wrong in ("", "x" * 201, "a\0", "\ud800", 5):
+            with pytest.raises(ConfigError, match="id: expected a text"):
+                wf.start(id=wrong)  # type: ignore[arg-type]
 
 
 def test_a_step_that_is_not_a_task_is_refused(here: Tasks) -> None:

@@ -23,7 +23,7 @@ NOTES = {
 RUNNABLE = {"python", "console", "sql"}
 LANGUAGES = RUNNABLE | {"text"}
 
-_FENCE = re.compile(r"^```(\w*)$")
+_FENCE = re.compile(r"^```(\w*|\{[\w-]+\})$")
 _NOTE = re.compile(r"<!-- ([a-z ]+?)(?:: (.+?))? -->")
 _HEADING = re.compile(r"^(#+) (.+)$")
 
@@ -85,8 +85,8 @@ class Page:
 
 @cache
 def all_pages() -> dict[str, Page]:
-    """The README, the changelog and every page of the manual, by name."""
-    paths = [README, ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+    """The pages at the project's root and every page of the manual, by name."""
+    paths = [README, *sorted(set(ROOT.glob("*.md")) - {README}), *sorted(DOCS.glob("*.md"))]
     return {
         name: Page(name, path.read_text("utf-8")) for path in paths for name in [str(path.relative_to(ROOT))]
     }
@@ -124,7 +124,8 @@ def _blocks(page: str, text: str) -> list[Block]:
     for number, line in enumerate(text.splitlines(), start=1):
         if start:
             if line == "```":
-                blocks.append(Block(page, start, language, "\n".join(body) + "\n", notes))
+                if not language.startswith("{"):  # a directive is Sphinx's business
+                    blocks.append(Block(page, start, language, "\n".join(body) + "\n", notes))
                 start, notes, body = 0, {}, []
             else:
                 body.append(line)

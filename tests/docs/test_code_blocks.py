@@ -6,6 +6,7 @@ Where a block cannot run, the page says so in a comment above it, with the reaso
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -40,11 +41,17 @@ def test_the_code_of_a_page_runs(name: str, folder: Path, request: pytest.Fixtur
         address = server.url(database)
         environment["EVENFLOW_DOCS_POSTGRES"] = address
         text = text.replace(PLACEHOLDER, address.partition(":")[2])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.docs.page_runner"], input=text, cwd=folder, env=environment,
-        capture_output=True, text=True, check=False, timeout=PAGE_WITHIN_S,
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "tests.docs.page_runner"], cwd=folder, env=environment, text=True, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    try:
+        said, complained = runner.communicate(text, timeout=PAGE_WITHIN_S)
+    except BaseException:
+        os.killpg(runner.pid, signal.SIGKILL)  # with the workers that the page has started
+        runner.communicate()
+        raise
+    assert runner.returncode == 0, f"{said}\n{complained}"
 
 
 @every_block

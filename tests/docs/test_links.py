@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.docs.pages import DOCS, ROOT, Page, all_pages
+from tests.docs.pages import ROOT, Page, all_pages
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"`(evenflow(?:\.[a-z_]+)+)(?:/[a-z]+)?`")
@@ -42,11 +42,6 @@ def test_modules_that_a_page_names_exist(page: Page) -> None:
         is_name = any(last[2] in path.read_text() for path in sources if path.is_file())
         is_absent_on_purpose = name in all_pages()["docs/status.md"].section("What is not there yet")
         assert is_module or is_name or is_absent_on_purpose, name
-
-
-def test_the_index_leads_to_every_page() -> None:
-    listed = set(re.findall(r"^([a-z-]+)$", all_pages()["docs/index.md"].text, re.MULTILINE))
-    assert {path.stem for path in DOCS.glob("*.md")} - {"index"} == listed
 
 
 @every_page

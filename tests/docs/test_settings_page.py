@@ -160,7 +160,8 @@ def test_the_words_on_the_page_are_those_of_the_code(row: dict[str, str]) -> Non
 def test_what_is_not_available_yet_is_refused_and_nothing_else_is(row: dict[str, str]) -> None:
     values: dict[str, Any] = {
         "priority": 1, "max_concurrency": 1, "fair": "fifo", "weights": {"gold": 2}, "rate": Rate("1/s"),
-        "group_concurrency": 1, "max_ready": 1, "on_full": "reject", "breaker": Breaker(),
+        "group_concurrency": 1, "by_weight": True, "max_ready": 1, "on_full": "reject", "breaker": Breaker(),
+        "tasks": ["mail.*"],
     }  # fmt: skip
     name = plain(row["option"])
     queue = Queue("mail", **{name: values[name]})

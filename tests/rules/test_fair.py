@@ -1,6 +1,7 @@
 """Fair turns: who waits for whom, with any number of groups, weights and returning jobs."""
 
 from collections import Counter
+from decimal import Decimal
 from itertools import count
 
 import pytest
@@ -12,6 +13,7 @@ from evenflow.rules.fair import (
     Respacing,
     TurnLine,
     advanced,
+    group_cap,
     grouped_turns,
     is_forgettable,
     is_misplaced,
@@ -50,6 +52,25 @@ def test_alice_is_served_in_the_next_round_and_not_after_bob_s_backlog() -> None
     line.claim(50)
     line.admit([10_000], group="alice", now=0)
     assert 10_000 in line.claim(2)
+
+
+@given(
+    st.integers(1, 2**31 - 1),
+    st.decimals("0.001", "1000", places=3),
+    st.decimals("0.001", "1000", places=3),
+)
+def test_a_cap_by_weight_is_the_exact_product_rounded_down_and_grows_with_the_weight(
+    most: int, weight: Decimal, other: Decimal
+) -> None:
+    cap = group_cap(most, float(weight))
+    assert cap == min(max(1, int(most * weight)), 2**31 - 1)
+    assert group_cap(most, 1.0) == group_cap(most, 1) == most
+    assert (float(weight) <= float(other)) <= (cap <= group_cap(most, float(other)))
+
+
+@pytest.mark.parametrize(("weight", "cap"), [(1e308, 2**31 - 1), (5e-324, 1), (0.29, 29), (1e-2, 1)])
+def test_a_cap_by_any_weight_is_one_that_can_be_stored(weight: float, cap: int) -> None:
+    assert group_cap(100, weight) == cap
 
 
 def test_two_waiting_groups_alternate() -> None:
@@ -334,7 +355,7 @@ def test_groups_of_a_backlog_from_before_get_equal_time_once_it_is_respaced(
     """From the moment at which the costs are known: what is claimed while batches run is made up for."""
     line, owner, mean = TurnLine("time"), dict[int, int](), sum(costs) / len(costs)
     for group in range(len(costs)):
-        jobs = range(group * 10_000, group * 10_000 + 600)
+        jobs = range(group * 10_000, group * 10_000 + 160)
         line.admit(jobs, group=str(group), now=0)
         owner |= dict.fromkeys(jobs, group)
     line.claim(claimed_before)
@@ -344,7 +365,7 @@ def test_groups_of_a_backlog_from_before_get_equal_time_once_it_is_respaced(
         while left is not None:
             left = line.respace(str(group), left, top)
     spent: Counter[int] = Counter()
-    while min(600 - spent[group] // cost for group, cost in enumerate(costs)) > 60:
+    while min(160 - spent[group] // cost for group, cost in enumerate(costs)) > 50:
         for job in line.claim(claims):
             spent[owner[job]] += costs[owner[job]]
     shares = [spent[group] for group in range(len(costs))]

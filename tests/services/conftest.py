@@ -6,10 +6,26 @@ import pytest
 
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import settle_wakers
-from tests.store.conftest import folder, postgres_database, postgres_store, postgres_template, sqlite_store
+from tests.store.conftest import (
+    folder,
+    fresh_databases,
+    kept_engines,
+    postgres_store,
+    postgres_template,
+    sqlite_store,
+    sqlite_template,
+)
 from tests.store.scene import Scene
 
-__all__ = ["folder", "postgres_database", "postgres_store", "postgres_template", "sqlite_store"]
+__all__ = [
+    "folder",
+    "fresh_databases",
+    "kept_engines",
+    "postgres_store",
+    "postgres_template",
+    "sqlite_store",
+    "sqlite_template",
+]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

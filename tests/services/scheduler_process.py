@@ -4,16 +4,18 @@ Its clock runs SPEED times as fast as the machine's, the same in all processes, 
 With DIES_IN_FIRE set it kills itself inside of a fire's transaction, after the slot is taken and before its job is written.
 """
 
+import contextlib
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator, Sequence
 
 from evenflow.job import NewJob
 from evenflow.schedule import NewSchedule, StoredSchedule
 from evenflow.services.scheduler import Scheduler
 from evenflow.settings import parse_url
-from evenflow.store.enqueue import Sign
+from evenflow.store.enqueue_parameters import Sign
 from evenflow.store.open import open_engine
 from tests.store.scene import START
 
@@ -38,6 +40,10 @@ class NotingPlan:
     @property
     def sign(self) -> Sign | None:
         return die if os.environ.get("DIES_IN_FIRE") else None
+
+    @contextlib.contextmanager
+    def published(self, jobs: Sequence[NewJob]) -> Iterator[tuple[Sequence[NewJob], list[int]]]:
+        yield jobs, []
 
     def job(self, schedule: StoredSchedule) -> NewJob:
         return NewJob(schedule.task, schedule.payload)

@@ -1,6 +1,7 @@
 """The dispatcher: due and arrived jobs become ready, overdue ones end, forgotten claims are freed; and it looks first."""
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from evenflow.clock import wall_us
 from evenflow.services import dispatcher as dispatcher_module
 from evenflow.services.dispatcher import LOOK_EVERY_S, Dispatcher
 from evenflow.settings import Retention
+from evenflow.store import gates
 from evenflow.store.engine import drive
 from evenflow.store.enqueue import enqueue_steps
 from evenflow.store.open import AnyEngine
@@ -55,6 +57,20 @@ def test_a_scheduled_job_is_ready_when_its_time_has_come_and_not_before(post: Po
     assert post.state(job) == "ready"
 
 
+def test_jobs_of_a_task_that_is_open_again_are_released_batch_after_batch(post: Post) -> None:
+    """The first batch by whoever opened it, so that nobody waits for all of them, and the rest without a rest between."""
+    engine, many = post.scene.engine, 2 * gates.BATCH + 100
+    post.dispatcher.step()  # the sweep that would find them as well is not due again for seconds
+    post.scene.enqueue(*[new_job(task="charge") for _ in range(many)])
+    gates.pause_task(engine, "charge")
+    assert gates.set_aside(engine, ["default"], top=many)[0] == many
+    gates.resume_task(engine, "charge")
+    assert Counter(post.scene.states().values()) == {"scheduled": gates.BATCH, "blocked": many - gates.BATCH}
+    for _ in range(4):
+        post.dispatcher.step()
+    assert Counter(post.scene.states().values()) == {"ready": many}
+
+
 def test_an_arrival_is_admitted(post: Post) -> None:
     job = post.enqueue(arriving=True)
     assert post.state(job) == "arriving"
@@ -62,10 +78,13 @@ def test_an_arrival_is_admitted(post: Post) -> None:
     assert post.state(job) == "ready"
 
 
-def test_it_asks_to_be_called_when_the_next_job_is_due(post: Post) -> None:
+def test_it_asks_to_be_called_when_the_next_job_is_due(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher_module, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(dispatcher_module, "TIDY_EVERY_S", 3600.0)
+    post.dispatcher = Dispatcher(post.scene.engine, Retention(), maintenance_s=3600.0)
     post.dispatcher.step()
-    post.enqueue(run_at=wall_us() + SECOND // 2)
-    assert 0.0 < post.dispatcher.step() <= 0.5
+    post.enqueue(run_at=wall_us() + 600 * SECOND)
+    assert 0.0 < post.dispatcher.step() <= 600.0
 
 
 def test_it_looks_by_itself_after_a_while_at_the_latest(post: Post) -> None:
@@ -114,3 +133,14 @@ def test_two_dispatchers_admit_a_job_once(post: Post) -> None:
     post.dispatcher.step()
     other.step()
     assert len(post.scene.claim(100)) == len(jobs)
+
+
+def test_limits_are_swept_as_often_as_the_settings_say(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1-39"""
+    clock = [1000.0]
+    monkeypatch.setattr(dispatcher_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    dispatcher = Dispatcher(post.scene.engine, Retention(), 30.0)
+    for seconds, sweeps in [(0.0, 1), (29.0, 1), (2.0, 2), (20.0, 2), (10.0, 3)]:
+        clock[0] += seconds
+        dispatcher.step()
+        assert post.units["sweep_held"] == sweeps

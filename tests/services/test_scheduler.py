@@ -1,20 +1,21 @@
 """The scheduler: slots fire on time, late ones as told, one bad schedule holds up nobody, versions live side by side."""
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
 
-from evenflow.errors import EnqueueError
+from evenflow.errors import EnqueueError, StoreRefused
 from evenflow.job import Limit, NewJob
 from evenflow.schedule import SCHEDULER_SILENT_US, NewSchedule, StoredSchedule
 from evenflow.services import scheduler as scheduler_module
 from evenflow.services.scheduler import LOOK_EVERY_S, Scheduler
 from evenflow.store import schedules
-from evenflow.store.enqueue import Sign
+from evenflow.store.enqueue_parameters import Sign
 from evenflow.store.open import AnyEngine
 from evenflow.store.schedules import Planned
 from tests.store.scene import DAY, SECOND, START, Scene, execute, new_job, rows_of
@@ -32,10 +33,15 @@ class PlainPlan:
     sign: Sign | None = None
     fields: dict[str, Any] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
+    words: str = "the arguments do not fit"
+
+    @contextlib.contextmanager
+    def published(self, jobs: Sequence[NewJob]) -> Iterator[tuple[Sequence[NewJob], list[int]]]:
+        yield jobs, []
 
     def job(self, schedule: StoredSchedule) -> NewJob:
         if schedule.key in self.broken:
-            raise EnqueueError("the arguments do not fit")
+            raise EnqueueError(self.words)
         return new_job(payload=f'[["{schedule.key}"],{{}}]', **self.fields)
 
 
@@ -175,6 +181,29 @@ def test_a_job_that_the_database_refuses_costs_its_slot_and_holds_up_nobody(desk
     assert desk.fired() == [(FIRST, "failed")]
     assert (desk.row().error or "").startswith("StoreRefused: ")
     assert desk.jobs() == []
+
+
+def test_an_error_that_no_database_stores_is_noted_as_far_as_it_can_be(desk: Desk) -> None:
+    scheduler = desk.scheduler(every_minute("bad"), every_minute("good"), broken={"bad"}, words="odd\0")
+    desk.run(scheduler)
+    desk.run(scheduler, FIRST)
+    assert (desk.fired("bad"), desk.fired("good")) == ([(FIRST, "failed")], [(FIRST, "enqueued")])
+    assert desk.row("bad").error == "EnqueueError: odd\\0"
+
+
+def test_a_failure_that_cannot_be_noted_holds_up_nobody(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any, **__: Any) -> bool:
+        raise StoreRefused("the row is too long")
+
+    monkeypatch.setattr(schedules, "fail", refuse)
+    scheduler = desk.scheduler(every_minute("bad"), every_minute("good"), broken={"bad"})
+    desk.run(scheduler)
+    desk.run(scheduler, FIRST)
+    assert desk.fired("good") == [(FIRST, "enqueued")]
+    assert (desk.fired("bad"), desk.row("bad").next_run) == ([], FIRST)
+    assert "schedule 'bad' cannot fire here, and that cannot be noted" in caplog.text
 
 
 def test_a_row_that_cannot_be_read_here_waits_and_holds_up_nobody(

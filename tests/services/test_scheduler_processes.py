@@ -106,6 +106,7 @@ def schedulers_of(engine: AnyEngine) -> list[int]:
     return [row["pid"] for row in rows_of(engine, "scheduler")]
 
 
+@pytest.mark.either
 def test_processes_that_are_killed_again_and_again_lose_and_double_nothing(
     engine: AnyEngine, start: Start
 ) -> None:
@@ -122,6 +123,7 @@ def test_processes_that_are_killed_again_and_again_lose_and_double_nothing(
     assert_each_slot_fired_once(engine)
 
 
+@pytest.mark.either
 def test_a_process_that_dies_inside_a_fire_leaves_nothing_of_it(engine: AnyEngine, start: Start) -> None:
     dying = start(DIES_IN_FIRE="1")
     assert dying.wait(60) == -signal.SIGKILL

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from evenflow.errors import ProcessExitError, StoreUnavailable
-from evenflow.services.undertaker import Death, Undertaker
+from evenflow.services.undertaker import IDLE_S, LATE_LOOKS_S, Death, Undertaker
 from evenflow.settings import Settings
 from evenflow.store import leases
+from evenflow.store.signals import Waker
 from tests.store.scene import SECOND, Scene, new_job
 
 PARENT, CHILD, OTHER_PARENT, OTHER_CHILD = 1, 2, 3, 4
@@ -29,7 +30,8 @@ class Parish:
             leases.register(
                 scene.engine, worker, kind=kind, parent=parent, host="h", pid=77, lease_us=10 * SECOND
             )
-        self.undertaker = Undertaker(scene.engine, Settings.build("sqlite:///:memory:", environ={}), PARENT)
+        settings = Settings.build("sqlite:///:memory:", environ={})
+        self.undertaker = Undertaker(scene.engine, Waker(scene.engine), settings, PARENT)
         self.job = scene.running(worker=CHILD)
         self.other_job = scene.running(worker=OTHER_CHILD)
 
@@ -119,3 +121,45 @@ def test_an_outage_between_burial_and_rescue_loses_no_job(
     assert parish.undertaker.take_strangers() == [77], (
         "its row is gone, but nobody forgets its jobs: see the rescuer"
     )
+
+
+def buried_a_second_ago(parish: Parish) -> None:
+    parish.undertaker.report(Death(77, KILLED))
+    parish.undertaker.step()
+    looks = parish.undertaker._late_looks
+    parish.undertaker._late_looks = [(at - 1.0, worker) for at, worker in looks]
+
+
+def test_a_call_that_the_dead_had_sent_and_that_claims_after_the_burial_costs_its_job_nothing(
+    parish: Parish,
+) -> None:
+    buried_a_second_ago(parish)
+    parish.scene.enqueue(new_job(queue="late"))
+    (late,) = parish.scene.claim(1, worker=CHILD, queues=["late"])
+    left_s = parish.undertaker.step()
+    row = parish.scene.live(late.id)
+    assert (row["state"], row["attempt"], row["crashes"], row["errors"]) == ("ready", 0, 0, None)
+    assert left_s <= LATE_LOOKS_S[-1] - 1.0, "it looks once more, later"
+    assert parish.scene.live(parish.other_job.id)["state"] == "running"
+
+
+def test_a_late_look_that_fails_is_made_again(parish: Parish, monkeypatch: pytest.MonkeyPatch) -> None:
+    buried_a_second_ago(parish)
+    parish.scene.enqueue(new_job(queue="late"))
+    (late,) = parish.scene.claim(1, worker=CHILD, queues=["late"])
+
+    def away(*_: Any) -> Any:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(leases, "in_flight", away)
+        with pytest.raises(StoreUnavailable):
+            parish.undertaker.step()
+    parish.undertaker.step()
+    assert parish.scene.live(late.id)["state"] == "ready"
+
+
+def test_the_dead_are_forgotten_some_seconds_after_their_burial(parish: Parish) -> None:
+    buried_a_second_ago(parish)
+    parish.undertaker._late_looks = [(0.0, worker) for _, worker in parish.undertaker._late_looks]
+    assert parish.undertaker.step() == IDLE_S

@@ -6,7 +6,7 @@ from typing import Any
 from evenflow.ids import IdSource
 from evenflow.job import Claimed, End, JobError, NewJob
 from evenflow.settings import Retention
-from evenflow.store.advance import Advanced, Bound, Claim, Want, advance
+from evenflow.store.advance import NOTHING, Advanced, Bound, Claim, Want, advance
 from evenflow.store.control import admit
 from evenflow.store.engine import drive
 from evenflow.store.enqueue import Enqueued, enqueue_steps
@@ -53,7 +53,7 @@ class Scene:
         """Enqueue and return the whole answer."""
         return drive(self.engine, enqueue_steps(jobs, self.ids, arriving=arriving, now=self.now))
 
-    def advance(self, worker: int, *ends: End, claim: Claim = Claim()) -> Advanced:  # noqa: B008 - frozen
+    def advance(self, worker: int, *ends: End, claim: Claim = NOTHING) -> Advanced:
         return advance(self.engine, worker, ends, claim, now=self.now)
 
     def claim(
@@ -133,7 +133,7 @@ def new_job(**fields: Any) -> NewJob:
 
 def end_of(job: Claimed, state: str = "succeeded", **fields: Any) -> End:
     """How the run of a claimed job ended; kept for a day unless told."""
-    return End(job.id, job.epoch, state, **{"keep_us": DAY, **fields})
+    return End(job.id, job.epoch, state, **{"keep_us": DAY, "run_id": job.run_id, **fields})
 
 
 def rows_of(engine: AnyEngine, table: str) -> list[Columns]:

@@ -1,6 +1,7 @@
 """Caps in the store: what is in flight never exceeds them, and what ends makes room in the same transaction."""
 
 import threading
+from collections import Counter
 
 import pytest
 
@@ -10,6 +11,7 @@ from evenflow.queues import Queue
 from evenflow.store import control
 from evenflow.store.advance import Claim, Want, advance, start
 from tests.store.scene import ALICE, BOB, SECOND, Scene, end_of, new_job, second_engine
+from tests.store.test_plans import Recorder
 
 
 def capped(scene: Scene, cap: int | None, jobs: int = 10, queue: str = "default") -> list[int]:
@@ -94,6 +96,40 @@ def test_the_tightest_of_slots_queue_and_cluster_wins(scene: Scene) -> None:
     assert len(claim(scene, queues=("default", "other"))) == 2
 
 
+@pytest.mark.parametrize(
+    ("budget", "batch", "taken"),
+    [
+        (
+            9,
+            4,
+            {"capped": 3, "free": 4, "last": 2},
+        ),  # the cap, the batch, and what they have left of the budget
+        (9, 2, {"capped": 2, "free": 2, "last": 2}),  # the batch, whether a queue has a cap or not
+        (5, 9, {"capped": 3, "free": 2}),
+        (2, 9, {"capped": 2}),
+        (30, 9, {"capped": 3, "free": 9, "last": 9}),
+    ],
+)
+def test_a_claim_takes_the_least_of_budget_cap_and_batch_and_each_queue_leaves_the_rest_to_the_next(
+    scene: Scene, budget: int, batch: int, taken: dict[str, int]
+) -> None:
+    """S0-55"""
+    capped(scene, 3, queue="capped")
+    scene.enqueue(*[new_job(queue=queue) for queue in ("free", "last") for _ in range(10)])
+    wants = [Want(queue, place, batch) for place, queue in enumerate(("capped", "free", "last"))]
+    answer = scene.advance(ALICE, claim=Claim(wants, budget, under_caps=True))
+    assert Counter(job.queue for job in answer.claimed) == taken
+
+
+def test_without_caps_a_claim_is_one_statement_that_takes_no_lock() -> None:
+    """S0-52, S0-56"""
+    note = Recorder()
+    advance(note, ALICE, (), Claim([Want("default", 0, 10)], 10))
+    assert [name for name, _ in note.calls] == ["claim"]
+    advance(note, ALICE, (), Claim([Want("default", 0, 10)], 10, under_caps=True))
+    assert [name for name, _ in note.calls] == ["claim", "lock_caps", "claim"]
+
+
 def test_a_cap_is_changed_at_run_time_and_survives_the_code_s_own_word(scene: Scene) -> None:
     capped(scene, 1)
     control.set_cap(scene.engine, "default", 3)
@@ -121,6 +157,14 @@ def test_a_prefetching_claim_counts_only_what_runs(scene: Scene) -> None:
     claim(scene, 2)
     assert len(claim(scene, 1, lease_us=SECOND)) == 1
     assert len(claim(scene, 1, lease_us=SECOND)) == 1
+
+
+def test_a_claim_that_starts_at_once_counts_what_others_have_prefetched(scene: Scene) -> None:
+    """S0-21"""
+    capped(scene, 3)
+    prefetched = claim(scene, 2, worker=BOB, lease_us=SECOND)
+    assert {scene.states()[job.id] for job in prefetched} == {"claimed"}
+    assert len(claim(scene)) == 1
 
 
 def test_prefetched_jobs_start_only_as_far_as_the_cap_has_room(scene: Scene) -> None:

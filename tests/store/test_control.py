@@ -11,11 +11,11 @@ from evenflow.rules.fair import COST_MEMORY
 from evenflow.settings import Retention
 from evenflow.store.control import (
     admit,
+    ahead,
     declare_queue,
     discard,
     expire,
     learn_costs,
-    next_due,
     pause,
     resume,
     retry,
@@ -65,18 +65,18 @@ class TestAdmission:
 class TestTheNextDue:
     def test_is_unknown_where_nothing_is_planned(self, scene: Scene) -> None:
         scene.enqueue(new_job())
-        assert next_due(scene.engine) is None
+        assert ahead(scene.engine).due is None
 
     def test_is_the_earliest_run_at(self, scene: Scene) -> None:
         scene.enqueue(
             new_job(run_at=scene.now + 9), new_job(run_at=scene.now + 5), new_job(run_at=scene.now + 7)
         )
-        assert next_due(scene.engine) == scene.now + 5
+        assert ahead(scene.engine).due == scene.now + 5
 
     def test_is_zero_once_something_has_arrived(self, scene: Scene) -> None:
         scene.enqueue(new_job(run_at=scene.now + 5))
         scene.enqueue(new_job(), arriving=True)
-        assert next_due(scene.engine) == 0
+        assert ahead(scene.engine).due == 0
 
 
 class TestExpiry:

@@ -1,12 +1,17 @@
 """What every engine promises: units in one transaction, steps that hear of a loss, conflicts that are run again."""
 
+import threading
 from collections.abc import Sequence
 
 import pytest
 
-from evenflow.errors import StoreRefused, StoreUnavailable
+from evenflow.errors import StoreRefused, StoreTooSlow, StoreUnavailable
+from evenflow.store.deadlines import reads_within
 from evenflow.store.engine import Conflict, Parameters, Row, Steps, as_json, drive, retried
 from evenflow.store.open import AnyEngine
+from evenflow.store.reads import now_us
+from evenflow.store.sqlite import SqliteEngine
+from evenflow.store.statements import Statement, Unit
 from tests.store.scene import Scene, new_job, rows_of
 
 BAND = {"name": "mail", "who": None, "why": None, "now": 5}
@@ -42,6 +47,53 @@ class TestUnits:
     def test_that_nobody_has_written_are_a_mistake_of_ours(self, store: AnyEngine) -> None:
         with pytest.raises(KeyError):
             store.run("no_such_unit", {})
+
+
+ENDLESS = {
+    "sqlite": "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n",
+    "postgres": "select 1 from pg_sleep(600)",
+}
+
+
+class TestReadsWithin:
+    """Those who look will not wait: a read that takes longer is ended, and leaves nothing behind."""
+
+    @pytest.fixture
+    def endless(self, store: AnyEngine) -> AnyEngine:
+        text = "select current_setting('statement_timeout')" if store.kind == "postgres" else "select '0'"
+        store._units = {
+            **store._units,
+            "endless": Unit("endless", "read", ("n",), (Statement(ENDLESS[store.kind]),)),
+            "timeout": Unit("timeout", "read", ("said",), (Statement(text),)),
+        }
+        return store
+
+    def test_end_a_read_that_takes_longer(self, endless: AnyEngine) -> None:
+        with reads_within(0.05), pytest.raises(StoreTooSlow, match="s"):
+            endless.run("endless", {})
+        assert now_us(endless) > 0
+
+    def test_let_a_short_read_pass_and_leave_nothing_on_the_session(self, endless: AnyEngine) -> None:
+        with reads_within(60):
+            assert endless.run("timeout", {}) == [("1min" if endless.kind == "postgres" else "0",)]
+            assert now_us(endless) > 0
+        assert endless.run("timeout", {}) == [("0",)]
+
+    def test_wait_no_longer_for_a_reader_of_the_same_process(self, sqlite_store: SqliteEngine) -> None:
+        seen: list[StoreTooSlow] = []
+
+        def read() -> None:
+            try:
+                with reads_within(0.05):
+                    now_us(sqlite_store)
+            except StoreTooSlow as slow:
+                seen.append(slow)
+
+        with sqlite_store.reading():  # one connection for all threads
+            other = threading.Thread(target=read)
+            other.start()
+            other.join(30)
+        assert len(seen) == 1
 
 
 class TestSteps:

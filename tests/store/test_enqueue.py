@@ -2,16 +2,19 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import pytest
 
 from evenflow.errors import StoreUnavailable
 from evenflow.ids import IdSource
+from evenflow.queues import Queue, Strategy
+from evenflow.store import control
 from evenflow.store.engine import Engine, Parameters, Row, drive
-from evenflow.store.enqueue import Enqueued, enqueue_steps
+from evenflow.store.enqueue import Enqueued, enqueue_plain, enqueue_steps
 from evenflow.store.open import AnyEngine
 from evenflow.store.reads import counts, find, queues
-from tests.store.scene import FIRST_ID, SECOND, CountedIds, Scene, new_job, rows_of
+from tests.store.scene import FIRST_ID, SECOND, START, Columns, CountedIds, Scene, new_job, rows_of
 
 
 def test_a_job_is_stored_as_it_was_given(scene: Scene) -> None:
@@ -32,6 +35,34 @@ def test_a_job_is_stored_as_it_was_given(scene: Scene) -> None:
         "progress": None, "payload": payload,
     }  # fmt: skip
     assert expected.items() <= scene.live(job).items()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"run_at": START + SECOND}, {"good_until": START + SECOND}, {"run_id": 77}, {"unique_key": "k"},
+        {"fails_on_crash": True}, {"headers": '{"h":1}'}, {"options": '{"o":2}'},
+    ],
+    ids=lambda more: next(iter(more)),
+)  # fmt: skip
+def test_a_lone_job_that_asks_for_one_thing_more_gets_it_and_is_else_like_a_plain_one(
+    scene: Scene, more: Columns
+) -> None:
+    scene.enqueue(new_job())  # the band is there from now on
+    plain, asking = new_job(), new_job(**more)
+    assert [next(enqueue_steps([job], CountedIds()))[0] for job in (plain, asking)] == [
+        "enqueue_plainly", "enqueue_lone",
+    ]  # fmt: skip
+    rows = [scene.live(*scene.enqueue(job)) for job in (plain, asking)]
+    state = {"state": "scheduled"} if "run_at" in more else {}
+    assert rows[1] == {**rows[0], "id": rows[1]["id"], **more, **state}
+
+
+def test_a_lone_job_that_is_signed_is_stored_with_its_signature(scene: Scene) -> None:
+    scene.enqueue(new_job())
+    steps = enqueue_steps([new_job()], scene.ids, sign=lambda job, number: f"signed {number}", now=scene.now)
+    (placed,) = drive(scene.engine, steps)
+    assert scene.live(placed.id)["signature"] == f"signed {placed.id}"
 
 
 def test_a_batch_gets_ascending_ids_in_its_order(store: AnyEngine) -> None:
@@ -145,6 +176,9 @@ def test_a_unique_key_is_free_again_when_its_holder_has_ended(scene: Scene) -> N
     assert job.id != holder.id
 
 
+INSERTS = ("enqueue", "enqueue_lone", "enqueue_plainly")
+
+
 class LosesAnswers:
     """An engine whose connection breaks around chosen runs of `enqueue`, as a network would."""
 
@@ -155,7 +189,7 @@ class LosesAnswers:
         self._faults = faults
 
     def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
-        fault = next(self._faults, "") if name == "enqueue" else ""
+        fault = next(self._faults, "") if name in INSERTS else ""
         if fault == "before":
             raise StoreUnavailable("lost before it was sent")
         rows = self._engine.run(name, parameters, deadline_s=deadline_s)
@@ -186,18 +220,93 @@ def test_a_batch_whose_connection_was_lost_ends_as_one_set_of_jobs(scene: Scene,
     )
 
 
+@pytest.mark.parametrize("faults", [["before"], ["after"], ["before", "after"], ["after", "after"]])
+@pytest.mark.parametrize("knows_queue", [False, True])
+def test_a_lone_job_whose_connection_was_lost_is_one_job(
+    scene: Scene, faults: list[str], knows_queue: bool
+) -> None:
+    others = scene.enqueue(new_job()) if knows_queue else []
+    steps = enqueue_steps([new_job(payload="[7]")], scene.ids, now=scene.now)
+    (placed,) = drive(LosesAnswers(scene.engine, iter(faults)), steps)
+    assert placed.is_new
+    assert scene.states() == dict.fromkeys([*others, placed.id], "ready")
+    assert scene.live(placed.id)["payload"] == "[7]"
+
+
+@pytest.mark.parametrize("faults", [[], ["before"], ["after"], ["before", "after"], ["after", "after"]])
+@pytest.mark.parametrize("knows_queue", [False, True])
+@pytest.mark.parametrize("group", [None, "bob"])
+def test_a_plain_job_is_one_job_whatever_is_lost(
+    scene: Scene, faults: list[str], knows_queue: bool, group: str | None
+) -> None:
+    others = scene.enqueue(new_job()) if knows_queue else []
+    job = new_job(payload="[7]", group=group)
+    number = enqueue_plain(cast(AnyEngine, LosesAnswers(scene.engine, iter(faults))), job, IdSource())
+    assert scene.states() == dict.fromkeys([*others, number], "ready")
+    assert scene.live(number)["payload"] == "[7]"
+
+
+@pytest.mark.parametrize("table", ["job", "history"])
+def test_a_plain_job_whose_id_belongs_to_another_one_gets_a_fresh_one(
+    sqlite_scene: Scene, table: str
+) -> None:
+    run = sqlite_scene.running()
+    sqlite_scene.enqueue(new_job())
+    if table == "history":
+        sqlite_scene.finish(run)
+    number = enqueue_plain(sqlite_scene.engine, new_job(), IdSource(), numbers=[run.id])
+    assert number != run.id
+    assert sqlite_scene.live(number)["state"] == "ready"
+
+
+LONE: tuple[dict[str, Any], ...] = (
+    {},
+    {"priority": 7, "queue": "mail"},
+    {"run_at": 5_000_000, "good_until": 9_000_000},
+    {"unique_key": "k", "run_id": 12, "fails_on_crash": True, "max_attempts": 9},
+    {"headers": '{"a":"b"}', "options": '{"timeout_ms":5}', "payload": '["ä\\u0000"]'},
+)
+
+
+@pytest.mark.parametrize("fair", ["fifo", "round-robin", "time"])
+@pytest.mark.parametrize("max_ready", [None, 5])
+def test_a_lone_job_is_stored_as_it_would_be_in_a_batch(
+    scene: Scene, fair: Strategy, max_ready: int | None
+) -> None:
+    for name in ("default", "mail"):
+        control.declare_queue(scene.engine, Queue(name, fair=fair, max_ready=max_ready))
+    scene.enqueue(*(new_job(queue=name, group="bob") for name in ("default", "mail") for _ in range(3)))
+    scene.enqueue(new_job(queue="mail", priority=7), new_job(queue="default"))
+    scene.claim(4)
+    for number, fields in enumerate(LONE):
+        sign = lambda job, number: "signed"  # noqa: E731
+        unlike = {"unique_key": f"other {number}"} if "unique_key" in fields else {}
+        lone, batch = (
+            drive(scene.engine, enqueue_steps(jobs, scene.ids, sign=sign, now=scene.now))
+            for jobs in ([new_job(**fields)], [new_job(**{**fields, **unlike}), new_job(queue="elsewhere")])
+        )
+        one, same = scene.live(lone[0].id), scene.live(batch[0].id)
+        if unlike:
+            assert (one.pop("unique_key"), same.pop("unique_key")) == ("k", unlike["unique_key"])
+        assert (one.pop("id"), same.pop("id")) == (lone[0].id, batch[0].id)
+        assert one == same
+
+
 def test_a_job_that_ran_before_its_enqueue_was_repeated_is_not_run_again(scene: Scene) -> None:
     # The commit's answer was lost, a worker was quicker than our repetition, and its key has a new holder already.
+    scene.enqueue(new_job())
+    scene.finish(scene.claim()[0])
     steps = enqueue_steps([new_job(unique_key="k")], scene.ids, now=scene.now)
     name, parameters = next(steps)
     scene.engine.run(name, parameters)
     scene.finish(scene.claim()[0])
     scene.enqueue(new_job(unique_key="k"))
-    name, parameters = steps.throw(StoreUnavailable("lost"))
     with pytest.raises(StopIteration) as end:
-        steps.send(scene.engine.run(name, parameters))
-    assert end.value.value == [Enqueued(FIRST_ID, is_new=True)]
-    assert list(scene.states().values()) == ["ready", "succeeded"]
+        name, parameters = steps.throw(StoreUnavailable("lost"))
+        while True:
+            name, parameters = steps.send(scene.engine.run(name, parameters))
+    assert end.value.value == [Enqueued(FIRST_ID + 1, is_new=True)]
+    assert list(scene.states().values()) == ["ready", "succeeded", "succeeded"]
 
 
 def test_an_arriving_batch_does_not_outlive_a_lost_connection(scene: Scene) -> None:
@@ -219,7 +328,8 @@ def test_a_store_that_stays_away_is_reported_as_it_is(scene: Scene) -> None:
 
 def test_a_unique_key_that_keeps_changing_hands_is_given_up_on_with_advice(scene: Scene) -> None:
     steps = enqueue_steps([new_job(unique_key="k")], scene.ids, now=scene.now)
-    assert next(steps)[0] == "enqueue"
+    assert next(steps)[0] == "enqueue_lone"
+    assert steps.send([])[0] == "enqueue"
     for _ in range(4):
         assert steps.send([(0,)])[0] == "find_duplicates"
         assert steps.send([])[0] == "enqueue"

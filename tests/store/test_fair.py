@@ -14,7 +14,8 @@ from evenflow.store.migrate import migrate
 from evenflow.store.reads import rounds, tails
 from evenflow.store.sqlite import SqliteEngine
 from evenflow.store.upkeep import forget_idle_groups
-from tests.store.scene import ALICE, SECOND, Scene, end_of, new_job, rows_of
+from tests.store.scene import ALICE, SECOND, Scene, end_of, execute, new_job, rows_of
+from tests.thorough import examples
 
 WEIGHTS = {"one": 1.0, "two": 2.0, "four": 4.0}
 ODD_WEIGHTS = {"a": 3.0, "b": 0.7, "c": 10.0}
@@ -276,7 +277,7 @@ def test_a_weight_that_changes_counts_from_the_next_enqueue(scene: Scene) -> Non
     assert [scene.live(job)["turn"] for job in jobs] == [2.25, 2.5]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(["round-robin", "time", "fifo"]),
     st.lists(
@@ -295,3 +296,19 @@ def test_any_series_of_enqueues_and_claims_follows_the_model(
         model.claim(top)
     model.claim(1000)
     engine.close()
+
+
+@pytest.mark.large
+def test_more_groups_than_a_million_have_their_turns_in_one_queue(scene: Scene) -> None:
+    """S4-32: more than 2^20 groups that wait at their second turn; others, old and new, take theirs among them."""
+    groups = 2**20 + 1
+    values = "select 'default', 0, 'g' || n, 2, 1 from"
+    execute(
+        scene.engine,
+        f"insert into evenflow_group_tail (queue, priority, group_key, tail, span) {values}"
+        f" (with recursive s (n) as (select 1 union all select n + 1 from s where n < {groups}) select n from s)",
+        f"insert into evenflow.group_tail (queue, priority, group_key, tail, span) {values} generate_series(1, {groups}) n",
+    )
+    old, new, again = scene.enqueue(*(new_job(group=group) for group in (f"g{groups}", "new", "new")))
+    assert [scene.live(job)["turn"] for job in (old, new, again)] == [3.0, 1.0, 2.0]
+    assert scene.claim_ids() == [new, again, old]

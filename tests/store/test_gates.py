@@ -54,9 +54,28 @@ def bank(scene: Scene) -> gates.BreakerRow:
     return row
 
 
-def elect(scene: Scene, *queues: str) -> int | None:
-    found = gates.elect_probe(scene.engine, "bank", queues or ("default",), now=scene.now)
+def elect(scene: Scene, *queues: str, breaker: str = "bank") -> int | None:
+    found = gates.elect_probe(scene.engine, breaker, queues or ("default",), now=scene.now)
     return None if found is None else found[0]
+
+
+def both(scene: Scene) -> None:
+    """The task `charge` has the breaker `bank`, the queue `default` the breaker `post`."""
+    guards: dict[Target, str] = {**CHARGE, ("queue", "default"): "post"}
+    gates.declare(scene.engine, Declared({"bank": BANK, "post": BANK}, guards))
+
+
+def trip_both(scene: Scene) -> None:
+    """The breakers of a task and of its queue open together, as they do where all calls fail."""
+    scene.enqueue(*[new_job(task="other", queue="aux") for _ in range(3)])
+    scene.advance(
+        ALICE,
+        *[
+            JudgedEnd(job.id, job.epoch, "failed", keep_us=SECOND,
+                      verdicts=(Verdict("bank", "failure"), Verdict("post", "failure")))
+            for job in scene.claim(3, queues=["aux"])
+        ],
+    )  # fmt: skip
 
 
 def tripped(scene: Scene, jobs: int = 3, **fields: Any) -> list[int]:
@@ -493,6 +512,42 @@ class TestBreakersOfQueues:
         scene.finish(running)
         assert len(scene.advance(ALICE, claim=wants).claimed) == 1
 
+    def test_one_job_probes_the_breaker_of_its_task_and_that_of_its_queue(self, scene: Scene) -> None:
+        both(scene)
+        first, *_ = scene.enqueue(*[new_job(task="charge") for _ in range(3)])
+        trip_both(scene)
+        scene.now += 10 * SECOND
+        assert (elect(scene), elect(scene, breaker="post")) == (None, None)
+        assert (
+            gates.set_aside(scene.engine, ["default"])[0] == 3
+        )  # no claim meets them in a queue that is shut
+        assert (elect(scene), elect(scene, breaker="post")) == (first, first)
+        (probe,) = scene.claim()
+        verdicts = (Verdict("bank", "success"), Verdict("post", "success"))
+        scene.advance(ALICE, JudgedEnd(probe.id, probe.epoch, "succeeded", keep_us=SECOND, verdicts=verdicts))
+        assert gates.open_breakers(scene.engine, now=scene.now) == []
+
+    def test_the_probe_of_a_task_is_not_chosen_behind_a_queue_that_stays_shut(self, scene: Scene) -> None:
+        both(scene)
+        scene.enqueue(new_job(task="charge", priority=-1))
+        (near,) = scene.enqueue(new_job(task="charge", queue="near"))
+        say(scene, "failure", "failure", "failure")
+        assert claim_past(scene, "default", "near") == []
+        gates.open_breaker(scene.engine, "post", now=scene.now)
+        scene.now += 10 * SECOND
+        assert elect(scene, "default", "near") == near
+
+    def test_the_probe_of_a_task_is_not_chosen_in_a_queue_that_is_held(self, scene: Scene) -> None:
+        declare(scene)
+        scene.enqueue(new_job(task="charge", priority=-1))
+        (near,) = scene.enqueue(new_job(task="charge", queue="near"))
+        say(scene, "failure", "failure", "failure")
+        assert claim_past(scene, "default", "near") == []
+        control.set_cap(scene.engine, "default", 0)
+        scene.now += 10 * SECOND
+        assert elect(scene, "default") is None
+        assert elect(scene, "default", "near") == near
+
     def test_a_prefetched_job_of_a_queue_that_was_shut_since_does_not_start(self, scene: Scene) -> None:
         declare(scene, queue_default="")
         scene.enqueue(new_job())
@@ -623,6 +678,6 @@ def test_everything_that_was_set_aside_comes_back(scene: Scene, jobs: int) -> No
     while gates.set_aside(scene.engine, ["default"])[0]:
         pass
     gates.resume_task(scene.engine, "charge")
-    while scene.admit():
+    while scene.admit() or gates.release(scene.engine):
         pass
     assert scene.claim_ids(2000) == ids

@@ -67,7 +67,11 @@ def parameters_of(unit: str) -> dict[str, Any]:
             bounds.fill(note, ["narrow"], top=TOP)
         case _:
             job = new_job(queue="narrow", unique_key="u7", replaces=True, unique_for_us=5)
-            answers: dict[str, list[Any]] = {"enqueue": [(0,)], "find_duplicates": [(1000, 7)]}
+            answers: dict[str, list[Any]] = {
+                "enqueue": [(0,)],
+                "enqueue_lone": [],
+                "find_duplicates": [(1000, 7)],
+            }
             steps = enqueue_steps([job], CountedIds(), bounded=["narrow"], now=START)
             drive(Answering(note, answers), steps)
     return next(parameters for name, parameters in note.calls if name == unit)

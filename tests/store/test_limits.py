@@ -3,9 +3,13 @@
 import threading
 from typing import Any
 
-from evenflow.job import Limit, NewJob
+import msgspec
+import pytest
+
+from evenflow.job import End, Limit, NewJob
 from evenflow.settings import Retention
 from evenflow.store import control, limits
+from evenflow.store.advance import Advanced, Claim, Want, advance
 from evenflow.store.callers import drive_together
 from evenflow.store.enqueue import enqueue_steps
 from tests.store.scene import ALICE, BOB, SECOND, Scene, end_of, execute, new_job, rows_of
@@ -48,6 +52,75 @@ def test_an_end_frees_the_key_for_the_next_job(scene: Scene) -> None:
     assert answer.freed == {"k"}
     assert pass_on(scene, answer.freed) == {"default"}
     assert scene.states() == {first: "succeeded", second: "ready"}
+
+
+def test_keys_that_are_passed_on_with_a_claim_give_it_their_next_jobs(scene: Scene) -> None:
+    first, second, third = enqueue(scene, *[keyed("k") for _ in range(3)])
+    (job,) = scene.claim()
+    freed = scene.finish(job).freed
+    claim = Claim([Want("default", 0, 5)], 5)
+    answer = advance(scene.engine, ALICE, claim=claim, keys=sorted(freed), now=scene.now)
+    assert answer.promoted == limits.Promoted(queues={"default"})
+    assert [claimed.id for claimed in answer.claimed] == [second]
+    assert scene.states() == {first: "succeeded", second: "running", third: "blocked"}
+
+
+def test_a_round_of_a_file_passes_on_what_its_ends_let_go_of_before_it_claims(sqlite_scene: Scene) -> None:
+    first, second, third = enqueue(sqlite_scene, *[keyed("k") for _ in range(3)])
+    (job,) = sqlite_scene.claim()
+    answer = in_one_round(sqlite_scene, end_of(job))
+    assert [claimed.id for claimed in answer.claimed] == [second]
+    assert (answer.promoted, answer.freed) == (limits.Promoted(queues={"default"}), set())
+    assert sqlite_scene.states() == {first: "succeeded", second: "running", third: "blocked"}
+    assert used(sqlite_scene) == {"k": (1, 1)}
+
+
+def test_a_round_of_a_file_passes_on_by_priority_and_no_further_than_the_limit(sqlite_scene: Scene) -> None:
+    running = enqueue(sqlite_scene, *[keyed("k", most=2) for _ in range(2)])
+    low, high = enqueue(sqlite_scene, keyed("k", most=2, priority=9), keyed("k", most=2, priority=1))
+    one, _ = sqlite_scene.claim()
+    answer = in_one_round(sqlite_scene, end_of(one))
+    assert [claimed.id for claimed in answer.claimed] == [high]
+    states = sqlite_scene.states()
+    assert [states[job] for job in (*running, low, high)] == ["succeeded", "running", "blocked", "running"]
+
+
+def test_an_end_that_is_lost_or_goes_back_passes_nothing_on(sqlite_scene: Scene) -> None:
+    first, second = enqueue(sqlite_scene, keyed("k"), keyed("k"))
+    (job,) = sqlite_scene.claim()
+    late = msgspec.structs.replace(end_of(job), epoch=job.epoch + 1)
+    for worker, end in ((BOB, end_of(job)), (ALICE, late), (ALICE, end_of(job, "ready"))):
+        answer = advance(sqlite_scene.engine, worker, [end], keys=[], now=sqlite_scene.now)
+        assert (answer.promoted, answer.freed) == (None, set())
+        assert sqlite_scene.states()[second] == "blocked"
+    assert sqlite_scene.claim_ids() == [first]
+
+
+def test_keys_beyond_a_batch_are_told_and_not_forgotten(
+    sqlite_scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenflow.store.advance.BATCH", 2)
+    enqueue(sqlite_scene, *[keyed(name) for name in "abc" * 2])
+    answer = in_one_round(sqlite_scene, *[end_of(job) for job in sqlite_scene.claim()])
+    assert (len(answer.claimed), answer.freed) == (2, {"c"})
+    assert used(sqlite_scene) == {"a": (1, 0), "b": (1, 0), "c": (0, 1)}
+
+
+def in_one_round(scene: Scene, *ends: End) -> Advanced:
+    """As a worker at a file does it: ends, the keys that they let go of, and a claim."""
+    return advance(scene.engine, ALICE, ends, Claim([Want("default", 0, 5)], 5), keys=[], now=scene.now)
+
+
+def test_keys_without_their_row_and_keys_that_follow_are_left_to_the_follow_up(scene: Scene) -> None:
+    one, two = enqueue(scene, keyed("a", "b"), keyed("a", "b"))
+    (job,) = scene.claim()
+    freed = scene.finish(job).freed
+    execute(scene.engine, "delete from evenflow_limiter", "delete from evenflow.limiter")
+    answer = advance(scene.engine, ALICE, keys=sorted(freed), now=scene.now)
+    assert answer.promoted == limits.Promoted(missing={"a"})
+    assert limits.follow_up(scene.engine, answer.promoted, now=scene.now) == {"default"}
+    assert scene.states() == {one: "succeeded", two: "ready"}
+    assert used(scene) == {"a": (1, 0), "b": (1, 0)}
 
 
 def test_every_kind_of_end_frees_the_key(scene: Scene) -> None:
@@ -197,6 +270,30 @@ def test_a_place_that_is_not_used_for_its_duration_goes_to_the_next(scene: Scene
     assert scene.states() == {first: "blocked", second: "ready"}
 
 
+def test_a_place_that_is_kept_while_waiting_for_another_goes_to_who_does_not_need_that(scene: Scene) -> None:
+    (running,) = enqueue(scene, keyed("k2"))
+    scene.claim()
+    both, alone = enqueue(scene, keyed("k1", "k2"), keyed("k1"))
+    assert used(scene) == {"k1": (1, 1), "k2": (1, 1)}
+    scene.now += KEPT - 1
+    limits.sweep(scene.engine, now=scene.now)
+    assert scene.states() == {running: "running", both: "blocked", alone: "blocked"}
+    scene.now += 1
+    limits.sweep(scene.engine, now=scene.now)
+    assert scene.states() == {running: "running", both: "blocked", alone: "ready"}
+    assert used(scene) == {"k1": (1, 1), "k2": (1, 0)}
+
+
+def test_a_place_is_kept_while_all_who_want_it_wait_for_the_same(scene: Scene) -> None:
+    enqueue(scene, keyed("k2"))
+    (job,) = scene.claim()
+    first, second = enqueue(scene, keyed("k1", "k2"), keyed("k1", "k2"))
+    scene.now += 10 * KEPT
+    limits.sweep(scene.engine, now=scene.now)
+    pass_on(scene, scene.advance(ALICE, end_of(job)).freed)
+    assert [scene.states()[each] for each in (first, second)] == ["ready", "blocked"]
+
+
 def test_a_running_job_keeps_its_place_beyond_the_duration(scene: Scene) -> None:
     _, second = enqueue(scene, keyed("k"), keyed("k"))
     scene.claim()
@@ -293,3 +390,60 @@ def test_small_sweeps_one_after_the_other_see_everything(scene: Scene) -> None:
 def test_a_sweep_begins_anew_when_it_has_seen_all(scene: Scene) -> None:
     enqueue(scene, *[keyed("k") for _ in range(5)])
     assert limits.sweep(scene.engine, top=100, now=scene.now) == (set(), limits.START)
+
+
+def test_one_promotion_gives_all_free_places_however_many_wait(scene: Scene) -> None:
+    count = 2 * limits.BATCH + 1
+    enqueue(scene, *[keyed("k", most=count) for _ in range(count)])
+    while set(scene.states().values()) & {"arriving"}:
+        scene.admit()
+    assert used(scene) == {"k": (count, 0)}
+
+
+def test_a_promotion_makes_no_row_for_a_key_that_nobody_waits_for(scene: Scene) -> None:
+    pass_on(scene, {"nobody"})
+    assert rows_of(scene.engine, "limiter") == []
+
+
+def test_the_limit_that_counts_is_that_of_the_next_job_in_line(scene: Scene) -> None:
+    enqueue(scene, keyed("k", most=1), keyed("k", most=3), keyed("k", most=3), keyed("k", most=3))
+    assert used(scene) == {"k": (3, 1)}
+    enqueue(scene, keyed("k", most=1, priority=-1))
+    (first, *_) = scene.claim()
+    pass_on(scene, scene.finish(first).freed)
+    assert used(scene) == {"k": (2, 2)}
+
+
+def impatient(name: str = "k", **fields: Any) -> NewJob:
+    return new_job(limits=(Limit(name, 1, KEPT, discards=True),), **fields)
+
+
+def test_jobs_that_must_not_wait_are_discarded_by_whoever_admits_them(scene: Scene) -> None:
+    first, second = scene.enqueue(impatient(), impatient(), arriving=True)  # as in a caller's transaction
+    assert set(scene.states().values()) == {"arriving"}
+    scene.admit()
+    assert scene.states() == {first: "ready", second: "discarded"}
+    assert used(scene) == {"k": (1, 0)}
+
+
+def test_a_scheduled_job_that_must_not_wait_is_discarded_when_it_is_due_and_its_key_is_full(
+    scene: Scene,
+) -> None:
+    (later,) = enqueue(scene, impatient(run_at=scene.now + SECOND))
+    (first,) = enqueue(scene, impatient())
+    assert scene.states() == {later: "scheduled", first: "ready"}
+    scene.now += SECOND
+    scene.admit()
+    assert scene.states() == {later: "discarded", first: "ready"}
+
+
+def test_a_retry_that_finds_its_key_full_waits_although_it_would_have_been_discarded_at_first(
+    scene: Scene,
+) -> None:
+    (first,) = enqueue(scene, impatient())
+    (job,) = scene.claim()
+    pass_on(scene, scene.finish(job, "scheduled", run_at=scene.now + SECOND).freed)
+    (second,) = enqueue(scene, impatient())
+    scene.now += SECOND
+    scene.admit()
+    assert scene.states() == {first: "blocked", second: "ready"}

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
 
 import psycopg
 import pytest
@@ -12,15 +12,15 @@ from evenflow.job import Claimed, JobError, JudgedEnd, Verdict
 from evenflow.rules.fair import Respacing
 from evenflow.schedule import StoredSchedule
 from evenflow.settings import Retention
-from evenflow.store import gates, schedules
+from evenflow.store import gates, schedules, statistics
 from evenflow.store.advance import Bound, Claim, Want, advance, start
-from evenflow.store.control import admit, expire, learn_costs, retry, withdraw
-from evenflow.store.engine import Parameters, Row
+from evenflow.store.control import admit, declare_cluster, expire, learn_costs, retry, withdraw
+from evenflow.store.engine import Parameters, Row, Steps, drive
 from evenflow.store.enqueue import enqueue_steps
 from evenflow.store.leases import beat, free_expired_claims, rescue, save_progress
 from evenflow.store.migrate import migrate
 from evenflow.store.postgres import PostgresEngine
-from evenflow.store.reads import Filter, ended_among, find, page
+from evenflow.store.reads import Filter, ended_among, find, page, queues
 from evenflow.store.spacing import _move
 from evenflow.store.sqlite import SqliteEngine
 from evenflow.store.statements import Statement, load_units
@@ -31,6 +31,9 @@ from tests.store.scene import ALICE, SECOND, START, CountedIds, end_of, new_job
 pytestmark = pytest.mark.slow
 
 READY, GROUPS, HISTORY = 50_000, 200, 20_000
+# How many are ready, in how many groups.
+BACKLOGS = ((1_000, 10), (10_000, 1_000), (25_000, 1_000))
+MILLION = (1_000_000, 1_000)
 BIG = ("job", "history")
 Condition = Literal["full", "empty", "lying"]
 CONDITIONS: list[Condition] = ["full", "empty", "lying"]
@@ -49,6 +52,8 @@ select n + 10000000, {now} + 86400000000 * (n % 5), {now}, {now}, {now}, 1, 1, 3
 from {numbers}
 """
 
+T = TypeVar("T")
+
 
 class Recorder:
     """An engine that runs nothing: it notes which units an operation would run, with their parameters."""
@@ -57,13 +62,17 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.rows: list[Row] = []
 
     def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
         self.calls.append((name, {"now": START, **parameters}))
-        return []
+        return self.rows
 
     def run_all(self, units: Any, *, deadline_s: float = 30.0) -> list[list[Row]]:
         return [self.run(name, parameters) for name, parameters in units]
+
+    def together(self, make_steps: Callable[[], Steps[T]], *, deadline_s: float = 30.0) -> T:
+        return drive(self, make_steps())
 
     def close(self) -> None:
         pass
@@ -75,12 +84,26 @@ def parameters_of(unit: str) -> dict[str, Any]:
     jobs = [new_job(group=f"g{number % 7}") for number in range(20)]
     ids = list(range(1, 50))
     match unit:
+        case "enqueue_plainly":
+            note.calls.append(next(enqueue_steps([new_job()], CountedIds(), now=START)))
+        case "enqueue_lone":
+            note.calls.append(next(enqueue_steps([new_job(unique_key="u")], CountedIds(), now=START)))
         case "enqueue":
             note.calls.append(next(enqueue_steps(jobs, CountedIds(), now=START)))
-        case "advance":
+        case "advance" | "advance_onward" | "let_go":
+            states = ["succeeded"] * 19 + ["ready"] * (unit == "advance")
+            ends = [end_of(claimed(number), state) for number, state in enumerate(states, start=1)]
+            wants = [Want("default", 0, 100), Want("other", 1, 100)]
+            note.kind = "sqlite" if unit == "let_go" else note.kind
+            advance(note, ALICE, ends, Claim(wants, 100, [Bound("default", 0, 3.0, 600)]), now=START)
+        case "advance_plainly":
             ends = [end_of(claimed(number)) for number in range(1, 20)]
             wants = [Want("default", 0, 100), Want("other", 1, 100)]
-            advance(note, ALICE, ends, Claim(wants, 100, [Bound("default", 0, 3.0, 600)]), now=START)
+            claim = Claim(wants, 100, [Bound("default", 0, 3.0, 600)], moves_v=False)
+            advance(note, ALICE, ends, claim, now=START)
+        case "claim":
+            wants = [Want("default", 0, 100), Want("other", 1, 100)]
+            advance(note, ALICE, (), Claim(wants, 100, [Bound("default", 0, 3.0, 600)]), now=START)
         case "admit":
             admit(note, now=START)
         case "expire":
@@ -120,6 +143,9 @@ def parameters_of(unit: str) -> dict[str, Any]:
             note.calls.append(
                 next(schedules._fire_steps(stored_schedule(), [], START, CountedIds(), None, START))
             )
+        case "add_statistics":
+            note.rows = [(START,)]
+            statistics.add(note, [statistics.Statistic("default", f"t{number}") for number in range(20)])
         case "learn_costs":
             learn_costs(note, {("default", f"g{number}"): (1, 100) for number in range(20)}, now=START)
         case "stretch_jobs" | "close_up_jobs":
@@ -151,7 +177,13 @@ def stored_schedule() -> StoredSchedule:
 # Which index each statement must walk on the live jobs; None where it may not look at them at all.
 WALKS: dict[str, str | None] = {
     "enqueue": None,
+    "enqueue_lone": None,
+    "enqueue_plainly": None,
     "advance": "job_ready",
+    "advance_onward": "job_ready",
+    "advance_plainly": "job_ready",
+    "let_go": "job_pkey",
+    "claim": "job_ready",
     "admit": "job_due",
     "expire": "job_expiring",
     "beat": "job_in_flight",
@@ -172,6 +204,7 @@ WALKS: dict[str, str | None] = {
     "release_gated": "job_gated",
     "elect_probe": "job_gated",
     "learn_costs": None,
+    "add_statistics": None,
     "stretch_jobs": "job_timed",
     "close_up_jobs": "job_timed",
 }
@@ -240,7 +273,19 @@ class TestOnPostgres:
 
     @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
     @pytest.mark.parametrize(
-        "unit", ["advance", "admit", "expire", "list_live", "list_history", "stretch_jobs", "close_up_jobs"]
+        "unit",
+        [
+            "advance",
+            "advance_onward",
+            "advance_plainly",
+            "claim",
+            "admit",
+            "expire",
+            "list_live",
+            "list_history",
+            "stretch_jobs",
+            "close_up_jobs",
+        ],
     )
     def test_a_backlog_is_never_sorted(
         self, connection: "psycopg.Connection[Row]", unit: str, mode: str
@@ -264,24 +309,77 @@ class TestOnPostgres:
         assert "Tid Scan" in found
         assert found & {"job_ready", "job_in_flight", "job_due"} == set()
 
+    @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+    def test_statistics_are_added_to_their_row_by_its_key(
+        self, connection: "psycopg.Connection[Row]", mode: str
+    ) -> None:
+        plan = explain(connection, "add_statistics", mode)
+        assert not [
+            node
+            for node in nodes(plan)
+            if node.get("Relation Name") == "statistic" and "Scan" in node["Node Type"]
+        ]
+
     def test_a_claim_reads_no_more_rows_of_a_larger_backlog(self, postgres_store: PostgresEngine) -> None:
-        """S4-19, S4-24, S4-25"""
-        read: dict[int, tuple[float, int]] = {}
-        connection = postgres_store.connect()
-        for ready, groups in ((1_000, 10), (READY, 1_000)):
+        """S4-19, S4-24, S4-25, S4-35"""
+        self.expect_equal_reads(postgres_store, BACKLOGS)
+
+    @pytest.mark.large
+    def test_a_claim_reads_no_more_rows_of_a_million(self, postgres_store: PostgresEngine) -> None:
+        """S4-19, S4-35"""
+        self.expect_equal_reads(postgres_store, (*BACKLOGS, MILLION))
+
+    def expect_equal_reads(self, engine: PostgresEngine, backlogs: Sequence[tuple[int, int]]) -> None:
+        """A claim of a hundred jobs reads a hundred entries of one index by one plan, whatever the backlog."""
+        blocks, shapes = [], []
+        connection = engine.connect()
+        for ready, groups in backlogs:
             seed_postgres(connection, ready, groups, 0)
             connection.execute("vacuum analyze evenflow.job")
             parameters = parameters_of("advance") | {"ends": "[]", "bounds": "[]"}
             plan = analyze(connection, load_units("postgres")["advance"].statements[0], parameters)
             scans = [node for node in nodes(plan) if node.get("Index Name") == "job_ready"]
-            rows = sum(
-                node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
-                for node in scans
-            )
-            read[ready] = rows, sum(node["Shared Hit Blocks"] + node["Shared Read Blocks"] for node in scans)
+            removed = "Rows Removed by Filter"
+            rows = sum(node["Actual Loops"] * (node["Actual Rows"] + node.get(removed, 0)) for node in scans)
+            assert rows == 100, ready
+            blocks.append(sum(node["Shared Hit Blocks"] + node["Shared Read Blocks"] for node in scans))
+            looked = [node for top in candidates(plan) for node in nodes(top)]
+            shapes.append([(node["Node Type"], node.get("Index Name")) for node in looked])
         connection.close()
-        assert [rows for rows, _ in read.values()] == [100, 100]
-        assert read[READY][1] <= read[1_000][1] + 20
+        assert max(blocks) <= blocks[0] + 20
+        assert shapes[0] and shapes == [shapes[0]] * len(backlogs), "one plan for all of them"
+
+    def test_no_count_over_the_cluster_is_made_without_its_cap(self, postgres_store: PostgresEngine) -> None:
+        """S0-52"""
+        counted = {}
+        connection = postgres_store.connect()
+        seed_postgres(connection, 1_000, 10, 0)
+        run_elsewhere = "update evenflow.job set state = 'running', queue = 'elsewhere' where id > 500"
+        connection.execute(run_elsewhere.encode())
+        parameters = parameters_of("advance") | {"ends": "[]", "bounds": "[]", "caps_locked": True}
+        for cap in (None, 600):
+            declare_cluster(postgres_store, cap)
+            plan = analyze(connection, load_units("postgres")["advance"].statements[0], parameters)
+            scans = [node for node in nodes(plan) if node.get("Index Name") == "job_in_flight"]
+            counted[cap] = sum(node["Actual Loops"] * node["Actual Rows"] for node in scans)
+        connection.close()
+        assert counted == {None: 0, 600: 500}
+
+    def test_the_names_of_queues_are_read_from_queues_not_from_jobs(
+        self, postgres_store: PostgresEngine
+    ) -> None:
+        """S1-29"""
+        read = {}
+        connection = postgres_store.connect()
+        for ready in (100, 5_000):
+            seed_postgres(connection, ready, 10, 0)
+            connection.execute(b"insert into evenflow.band select 'q' || n, 0 from generate_series(1, 30) n")
+            plan = analyze(connection, load_units("postgres")["list_queues"].statements[0], {})
+            scans = [node for node in nodes(plan) if "Relation Name" in node]
+            assert {node["Relation Name"] for node in scans} == {"queue", "band"}
+            read[ready] = sum(node["Actual Loops"] * node["Actual Rows"] for node in scans)
+        connection.close()
+        assert read[100] == read[5_000] <= 2 * 31
 
     def test_a_claim_reads_no_more_rows_beside_a_larger_history(self, postgres_store: PostgresEngine) -> None:
         connection = postgres_store.connect()
@@ -335,9 +433,38 @@ class TestOnSqlite:
             assert not any("TEMP B-TREE" in line for line in beside)
 
     def test_a_claim_takes_no_more_steps_for_a_larger_backlog(self) -> None:
-        """S4-19, S4-24, S4-25"""
-        steps = {ready: claim_steps(ready, groups) for ready, groups in ((1_000, 10), (READY, 1_000))}
-        assert steps[READY] <= steps[1_000] * 1.2 + 2
+        """S4-19, S4-24, S4-25, S4-35"""
+        steps = [claim_steps(ready, groups) for ready, groups in BACKLOGS]
+        assert max(steps) <= steps[0] * 1.2 + 2
+
+    @pytest.mark.large
+    def test_a_claim_takes_no_more_steps_for_a_million(self) -> None:
+        """S4-19, S4-35"""
+        assert claim_steps(*MILLION) <= claim_steps(*BACKLOGS[0]) * 1.2 + 2
+
+    def test_no_count_over_the_cluster_is_made_without_its_cap(self) -> None:
+        """S0-52"""
+        steps = {(elsewhere, cap): claim_steps(1_000, 10, elsewhere=elsewhere, cap=cap)
+                 for elsewhere in (0, 2_000) for cap in (None, 5_000)}  # fmt: skip
+        assert steps[2_000, None] <= steps[0, None] + 2
+        assert steps[2_000, 5_000] >= steps[0, 5_000] + 2_000 / 100, "a count can be seen by its steps"
+
+    def test_the_names_of_queues_are_read_from_queues_not_from_jobs(self) -> None:
+        """S1-29"""
+        assert (
+            steps_of(5_000, lambda engine: queues(engine)) <= steps_of(100, lambda engine: queues(engine)) + 1
+        )
+
+    def test_an_enqueue_takes_no_more_steps_for_a_larger_backlog_or_more_groups(self) -> None:
+        """S4-37"""
+        jobs = [new_job(group=f"g{number % 7}") for number in range(50)]
+        ids = CountedIds()
+        ids._next = 10**9
+        steps = [
+            steps_of(ready, lambda engine: drive(engine, enqueue_steps(jobs, ids, now=START)), groups)
+            for ready, groups in ((1_000, 10), (20_000, 10), (20_000, 5_000))
+        ]
+        assert max(steps) <= steps[0] * 1.2 + 2
 
     def test_an_end_takes_no_more_steps_for_a_larger_backlog(self) -> None:
         steps = {ready: claim_steps(ready, 10, ends=20) for ready in (1_000, READY)}
@@ -431,6 +558,11 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
+def candidates(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """The part of an advance that looks for ready jobs."""
+    return [node for node in nodes(plan) if node.get("Subplan Name") == "CTE candidates"]
+
+
 def is_big(relation: str) -> bool:
     return relation == "job" or is_history(relation)
 
@@ -457,21 +589,39 @@ def query_plan(engine: SqliteEngine, unit: str) -> list[list[str]]:
     return found
 
 
-def claim_steps(ready: int, groups: int, ends: int = 0) -> int:
-    """How many hundreds of virtual machine steps an advance takes: 100 claims, or some ends."""
-    engine = SqliteEngine(None)
-    migrate(engine)
-    with engine.exclusive() as connection:
-        seed_sqlite(connection, ready, groups, ready)
+def claim_steps(ready: int, groups: int, ends: int = 0, elsewhere: int = 0, cap: int | None = None) -> int:
+    """How many hundreds of virtual machine steps an advance takes: 100 claims, or some ends; while jobs run elsewhere."""
+    claim = Claim() if ends else Claim([Want("default", 0, 100)], 100, under_caps=cap is not None)
+    ended = [end_of(claimed(number)) for number in range(1, ends + 1)]
+
+    def prepare(connection: Any) -> None:
         connection.execute(
             f"update evenflow_job set state = 'running', epoch = 1, worker = {ALICE} where id <= {ends}"
         )
+        connection.execute(
+            "update evenflow_job set state = 'running', queue = 'elsewhere' where id > ?", (ready,)
+        )
+
+    def act(engine: SqliteEngine) -> None:
+        answer = advance(engine, ALICE, ended, claim, now=START)
+        assert (len(answer.claimed), answer.lost) == (0 if ends else 100, [])
+
+    return steps_of(ready + elsewhere, act, groups, prepare, cap)
+
+
+def steps_of(
+    ready: int, act: Callable[[SqliteEngine], object], groups: int = 10,
+    prepare: Callable[[Any], None] = lambda _: None, cap: int | None = None,
+) -> int:  # fmt: skip
+    """How many hundreds of virtual machine steps an act takes in a store with so many ready jobs, and as many that have ended."""
+    engine = SqliteEngine(None)
+    migrate(engine)
+    declare_cluster(engine, cap)
+    with engine.exclusive() as connection:
+        seed_sqlite(connection, ready, groups, ready)
+        prepare(connection)
         ticks: list[int] = []
         connection.set_progress_handler(lambda: ticks.append(1), 100)
-    claim = Claim() if ends else Claim([Want("default", 0, 100)], 100)
-    answer = advance(
-        engine, ALICE, [end_of(claimed(number)) for number in range(1, ends + 1)], claim, now=START
-    )
-    assert (len(answer.claimed), answer.lost) == (0 if ends else 100, [])
+    act(engine)
     engine.close()
     return len(ticks)

@@ -7,7 +7,7 @@ import pytest
 
 from evenflow.job import ENDS, State
 from evenflow.settings import Retention
-from evenflow.store.control import pause, withdraw
+from evenflow.store.control import pause, resume, set_cap, withdraw
 from evenflow.store.engine import Parameters, Row
 from evenflow.store.leases import save_progress
 from evenflow.store.open import AnyEngine
@@ -213,6 +213,17 @@ def test_a_queue_has_open_work_that_needs_nobody_s_help(scene: Scene, state: str
     )
     assert not has_open(scene.engine, ["b"])
     assert not has_open(scene.engine, [])
+
+
+def test_what_is_ready_in_a_paused_or_held_queue_needs_somebody_s_help(scene: Scene) -> None:
+    scene.enqueue(new_job(queue="a"))
+    assert has_open(scene.engine, ["a"])
+    pause(scene.engine, "a")
+    assert not has_open(scene.engine, ["a"])
+    resume(scene.engine, "a")
+    assert has_open(scene.engine, ["a"])
+    set_cap(scene.engine, "a", 0)
+    assert not has_open(scene.engine, ["a"])
 
 
 def test_rounds_and_tails_tell_the_order_of_bands_and_groups(scene: Scene) -> None:

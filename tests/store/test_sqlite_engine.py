@@ -1,5 +1,6 @@
 """The SQLite engine: one file and many processes, and what it says about files that will not do."""
 
+import contextlib
 import fcntl
 import gc
 import os
@@ -13,15 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from evenflow.clock import Clock
 from evenflow.errors import StoreError, StoreRefused, StoreUnavailable
 from evenflow.ids import IdSource
+from evenflow.job import ENDS, State
 from evenflow.store import filesystem
 from evenflow.store import sqlite as module
+from evenflow.store.borrowed import BorrowedEngine
 from evenflow.store.engine import Steps, drive
 from evenflow.store.enqueue import Enqueued, enqueue_steps
 from evenflow.store.migrate import migrate
 from evenflow.store.reads import counts, now_us
 from evenflow.store.sqlite import SqliteEngine
+from evenflow.store.statements import load_units
 from tests.store.crowd import in_fork, in_processes, in_threads
 from tests.store.scene import Scene, new_job, rows_of, second_engine
 
@@ -116,6 +121,58 @@ def test_a_writer_holds_the_lock_file_while_it_writes_and_no_longer(
         os.close(descriptor)
 
 
+def test_a_writer_reads_the_clock_under_the_lock_so_that_starts_are_not_dated_before_the_ends_they_follow(
+    folder: Path,
+) -> None:
+    engine = SqliteEngine(str(folder / "evenflow.db"))
+    migrate(engine)
+    descriptor = os.open(folder / "evenflow.db.lock", os.O_RDWR)
+    was_locked = []
+
+    class Watched(Clock):
+        def wall_us(self) -> int:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                was_locked.append(False)
+            except BlockingIOError:
+                was_locked.append(True)
+            return super().wall_us()
+
+    engine.clock = Watched()
+    try:
+        pause = {"name": "mail", "who": "ann", "why": "", "now": None}
+        engine.run("pause_queue", pause)
+        engine.run_all([("pause_queue", pause), ("pause_queue", pause)])
+        assert was_locked == [True, True]
+    finally:
+        os.close(descriptor)
+        engine.close()
+
+
+def test_a_counted_unit_says_how_many_rows_it_wrote_here_and_on_a_caller_s_connection(
+    sqlite_store: SqliteEngine,
+) -> None:
+    Scene(sqlite_store).enqueue(new_job())  # the band is there from now on
+    lone = dict.fromkeys(load_units("sqlite")["enqueue_lone"].parameters)
+    lone |= {
+        "queue": "default",
+        "priority": 0,
+        "task": "t",
+        "max_attempts": 1,
+        "fails_on_crash": False,
+        "payload": "[]",
+    }
+    assert [sqlite_store.run("enqueue_lone", {**lone, "id": number}) for number in (1, 1, 2)] == [
+        [(1,)],
+        [(0,)],
+        [(1,)],
+    ]
+    with sqlite_store.exclusive() as connection:
+        borrowed = BorrowedEngine(connection)
+        assert [borrowed.run("enqueue_lone", {**lone, "id": number}) for number in (2, 3)] == [[(0,)], [(1,)]]
+
+
 def test_a_read_needs_no_lock(sqlite_store: SqliteEngine, folder: Path) -> None:
     descriptor = os.open(folder / "evenflow.db.lock", os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -160,6 +217,18 @@ def test_a_constraint_that_is_broken_is_refused_with_its_name(sqlite_store: Sqli
         Scene(sqlite_store).enqueue(new_job(priority=101))
 
 
+def test_a_live_job_has_one_of_the_states_that_are_no_ends(sqlite_store: SqliteEngine) -> None:
+    (job,) = Scene(sqlite_store).enqueue(new_job())
+
+    def can_be(state: str) -> bool:
+        with contextlib.suppress(StoreRefused), sqlite_store.exclusive() as connection:
+            connection.execute("update evenflow_job set state = ? where id = ?", (state, job))
+            return True
+        return False
+
+    assert {state for state in [*State, ""] if can_be(state)} == set(State) - ENDS
+
+
 def test_another_connection_s_commit_changes_the_data_version(sqlite_store: SqliteEngine) -> None:
     before = sqlite_store.data_version()
     assert sqlite_store.data_version() == before
@@ -174,6 +243,22 @@ def test_a_closed_engine_opens_again_when_it_is_used(sqlite_store: SqliteEngine)
     sqlite_store.close()
     sqlite_store.close()
     assert counts(sqlite_store) == {"default": {"ready": 1}}
+
+
+@pytest.mark.parametrize("names", [("",), ("", "-wal", "-shm", ".lock")])
+def test_a_file_that_is_deleted_while_it_is_open_takes_nothing_more(
+    sqlite_store: SqliteEngine, names: tuple[str, ...]
+) -> None:
+    Scene(sqlite_store).enqueue(new_job())
+    for name in names:
+        os.unlink(f"{sqlite_store.path}{name}")
+    with pytest.raises(StoreUnavailable, match="was deleted or replaced while it was open"):
+        sqlite_store.run("beat", {"worker": 1, "lease_us": None, "about": None, "now": None})
+    for name in ("-wal", "-shm"):  # what a file leaves behind that is deleted alone
+        Path(f"{sqlite_store.path}{name}").unlink(missing_ok=True)
+    migrate(sqlite_store)
+    Scene(sqlite_store).enqueue(new_job())
+    assert len(rows_of(sqlite_store, "job")) == 1
 
 
 def test_two_names_of_one_file_share_one_lock(sqlite_store: SqliteEngine, folder: Path) -> None:

@@ -15,6 +15,7 @@ SQLITE, POSTGRES = load_units("sqlite"), load_units("postgres")
 NAMES = sorted(SQLITE)
 LISTS = {
     "batch",
+    "cells",
     "lines",
     "kinds",
     "ends",
@@ -28,6 +29,7 @@ LISTS = {
     "weights",
     "costs",
     "steps",
+    "particular",
     "edges",
     "runs",
     "ended",
@@ -116,12 +118,34 @@ def test_every_parameter_on_postgres_has_its_type_written_down(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_rows_on_postgres_are_taken_once_by_whatever_plan(name: str) -> None:
+    # The inner side of a nested loop is read again for each row of the outer one, and SKIP LOCKED finds other rows then.
+    for statement in POSTGRES[name].statements:
+        for found in re.finditer("skip locked", statement.text):
+            around = _around(statement.text, found.start())
+            assert not around or any(before.endswith("as materialized") for before in around), found.group()
+
+
+def _around(text: str, at: int) -> list[str]:
+    """What stands before each bracket that is open at a place of a text."""
+    opened = list[int]()
+    for place, character in enumerate(text[:at]):
+        if character == "(":
+            opened.append(place)
+        elif character == ")":
+            opened.pop()
+    return [text[:place].rstrip() for place in opened]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_unit_that_only_reads_says_so(name: str, sqlite_store: SqliteEngine) -> None:
     unit = SQLITE[name]
     writes = any(
         word in f" {s.text} " for s in unit.statements for word in ("insert into", "update ", "delete from")
     )
-    locks = any("for no key update" in s.text for s in POSTGRES[name].statements)
+    locks = any(
+        word in s.text for s in POSTGRES[name].statements for word in ("for no key update", "for share")
+    )
     assert (writes or locks) == (unit.mode == "write")
 
 
@@ -169,6 +193,49 @@ def test_a_unit_may_hold_several_statements_that_share_parameters() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="'x': unknown mode 'rread'"):
         parse_units("-- name: x\n-- mode: rread\n-- returns: a\nselect 1 as a;\n")
+
+
+WHOLE = """-- name: whole
+-- returns: a
+select :p as a
+  -- [rare
+  + :q
+  -- rare]
+;
+
+-- [other
+select 2 as a;
+-- other]
+
+"""
+
+
+def test_a_unit_can_leave_a_part_of_another_out() -> None:
+    whole, less = parse_units(WHOLE + "-- name: less\n-- leaves out: rare of whole\n-- why\n")
+    assert [statement.parameters for statement in whole.statements] == [("p", "q"), ()]
+    assert (less.name, less.returns, less.mode) == ("less", whole.returns, whole.mode)
+    assert [" ".join(statement.text.split()) for statement in less.statements] == [
+        "select :p as a",
+        "select 2 as a",
+    ]
+
+
+def test_a_unit_can_leave_several_parts_out_also_one_within_another() -> None:
+    nested = WHOLE.replace("  + :q\n", "  + :q\n  -- [rarer\n  + :r\n  -- rarer]\n")
+    said = "-- name: less\n-- leaves out: rarer, other of whole\n\n-- name: least\n-- leaves out: rare of whole\n"
+    _, less, least = parse_units(nested + said)
+    assert [" ".join(statement.text.split()) for statement in less.statements] == ["select :p as a + :q"]
+    assert least.parameters == {"p"}
+
+
+def test_a_unit_cannot_leave_out_what_is_not_there() -> None:
+    with pytest.raises(ValueError, match="'less': 'whole' has no part 'raar'"):
+        parse_units(WHOLE + "-- name: less\n-- leaves out: raar of whole\n")
+
+
+def test_a_unit_that_leaves_something_out_stands_behind_the_whole() -> None:
+    with pytest.raises(ValueError, match="'less': 'whole' does not stand before it"):
+        parse_units("-- name: less\n-- leaves out: rare of whole\n\n" + WHOLE)
 
 
 def test_a_semicolon_in_a_function_body_or_comment_ends_no_statement() -> None:

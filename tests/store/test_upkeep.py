@@ -10,12 +10,14 @@ from evenflow.database_url import parse_url
 from evenflow.queues import Queue
 from evenflow.settings import Retention
 from evenflow.store.control import declare_queue, learn_costs, set_weights, withdraw
+from evenflow.store.engine import Conflict
 from evenflow.store.open import open_engine, prepare
 from evenflow.store.postgres import PostgresEngine
 from evenflow.store.reads import find, tails
 from evenflow.store.retention import kept_us
 from evenflow.store.sqlite import SqliteEngine
 from evenflow.store.upkeep import DAYS_AHEAD, forget_idle_groups, forget_old_costs, prune, turn_partitions
+from tests.processes import wait_until
 from tests.store.scene import DAY, SECOND, Scene, new_job, rows_of, second_engine
 
 MIDNIGHT = to_us(datetime(2027, 1, 15, tzinfo=UTC))
@@ -247,6 +249,32 @@ class TestPartitions:
         assert len(self.names(postgres_store)) == 7
         assert len(set(created)) == 6
 
+    def test_that_come_while_a_finish_is_on_its_way_do_not_refuse_it(
+        self, postgres_store: PostgresEngine
+    ) -> None:
+        scene = Scene(postgres_store)
+        job, told = scene.running(), list[object]()
+        day = scene.now // DAY * DAY
+        with postgres_store.connect() as maker, maker.transaction():
+            maker.execute("lock table evenflow.history_default in share row exclusive mode")
+            maker.execute("create table evenflow.history_now (like evenflow.history including constraints)")
+            attached = f"attach partition evenflow.history_now for values from ({day}) to ({day + 9 * DAY})"
+            maker.execute(f"alter table evenflow.history {attached}".encode())
+            finish = threading.Thread(target=lambda: told.append(scene.finish(job, keep_us=DAY).lost))
+            finish.start()
+            wait_until(
+                lambda: self.is_somebody_waiting(postgres_store), "the finish to wait for the partition"
+            )
+        finish.join(20)
+        assert told == [[]]
+        assert scene.states() == {job.id: "succeeded"}
+
+    @staticmethod
+    def is_somebody_waiting(engine: PostgresEngine) -> bool:
+        with engine.session() as session:
+            rows = session.execute("select from pg_locks where not granted").fetchall()
+        return bool(rows)
+
     def test_live_in_the_schema_of_their_installation(self, postgres_url: str) -> None:
         engine = PostgresEngine(postgres_url, "tasks")
         prepare(engine)
@@ -293,3 +321,17 @@ def test_many_processes_may_turn_partitions_at_the_same_moment(postgres_store: P
             "select count(*) from pg_class where relname ~ '^history_[0-9]{8}$'"
         ).fetchone()
     assert made == (DAYS_AHEAD + 1,)
+
+
+def test_a_row_on_its_way_to_a_partition_that_has_shrunk_is_tried_again(
+    postgres_store: PostgresEngine,
+) -> None:
+    """As when a day's partition is attached while an end waits for the lock of the default one."""
+    turn_partitions(postgres_store)
+    row = "select 1, evenflow.now_us(), 1, 1, null, 1, null, null, null, 1, 1, 1, 0, 0, false, 'failed', 'mail', 'send'"
+    with pytest.raises(Conflict), postgres_store.session() as connection:
+        connection.execute(
+            f"""insert into evenflow.history_default (id, expires_at, created_at, run_at, started_at, finished_at, good_until,
+                worker, run_id, epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, payload)
+                {row}, '[[],{{}}]'""".encode()
+        )

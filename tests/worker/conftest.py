@@ -11,11 +11,9 @@ from evenflow import Evenflow
 from tests.client.conftest import (
     MakeApp,
     app,
-    client_template,
     folder,
     make_app,
     postgres_app,
-    postgres_url,
     sqlite_app,
     sqlite_url,
 )
@@ -25,11 +23,9 @@ from tests.worker.jobs import declared
 __all__ = [
     "MakeApp",
     "app",
-    "client_template",
     "folder",
     "make_app",
     "postgres_app",
-    "postgres_url",
     "sqlite_app",
     "sqlite_url",
 ]

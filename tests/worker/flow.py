@@ -13,6 +13,7 @@ from tests.ledger import Interval, intervals, most_at_once, now_ns
 from tests.processes import wait_until
 from tests.scratch_directory import start_time
 from tests.worker.command import Books, WorkerCommand
+from tests.worker.flow_jobs import group_of
 
 LOCATOR = "tests.worker.flow_jobs:app"
 KEYS, LOCKS = 4, 5
@@ -63,6 +64,15 @@ def greatest_overlaps(ledger: Path, deaths: dict[tuple[int, int], int]) -> dict[
         "key": _greatest([run for run in runs if run.key != "-"], lambda run: run.key),
         "lock": _greatest([run for run in runs if run.key != "-"], lambda run: run.job.partition("/")[0]),
     }
+
+
+def greatest_overlaps_of_groups(ledger: Path, deaths: dict[tuple[int, int], int]) -> dict[str, int]:
+    """How many runs of each group of the capped queue were in progress at once, at most."""
+    by: dict[str, list[Interval]] = collections.defaultdict(list)
+    for run in intervals(ledger, deaths):
+        if run.queue == "capped":
+            by[group_of(run.job)].append(run)
+    return {group: most_at_once(runs) for group, runs in by.items()}
 
 
 def left_in_the_books(app: Evenflow, url: str, within_s: float = 15.0) -> dict[str, int]:

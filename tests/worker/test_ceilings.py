@@ -1,5 +1,7 @@
 """The limits of one `evenflow worker` command, and how its processes share them."""
 
+import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,7 @@ def test_the_buffer_is_shared_like_the_ceiling() -> None:
     assert [shared.bounds(place) for place in range(4)] == [(3, 2), (3, 2), (2, 1), (2, 1)]
 
 
+@pytest.mark.either
 @pytest.mark.process
 @pytest.mark.parametrize(("per_worker", "most"), [(3, 3), (0, 6)])
 def test_a_command_never_holds_more_than_its_ceiling(
@@ -72,6 +75,7 @@ def test_a_command_never_holds_more_than_its_ceiling(
     assert set(books.column("attempt")) == {1}
 
 
+@pytest.mark.either
 @pytest.mark.process
 def test_two_commands_keep_the_concurrency_that_each_was_given(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
@@ -91,6 +95,58 @@ def test_two_commands_keep_the_concurrency_that_each_was_given(
         assert most_at_once(run for run in runs if run.pid == pid) == most
 
 
+def passes(books: Books) -> dict[int, list[int]]:
+    """How many jobs each worker process took in each of its passes: what one pass claims has one time."""
+    found: dict[int, Counter[int]] = {}
+    for worker, started_at in books.rows("select worker, started_at from {job} where state = 'running'"):
+        found.setdefault(worker, Counter())[started_at] += 1
+    return {worker: list(taken.values()) for worker, taken in found.items()}
+
+
+@pytest.mark.either
+@pytest.mark.process
+def test_small_batches_leave_jobs_for_others_and_a_restart_with_a_lower_ceiling_lowers_what_is_claimed(
+    start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, books: Books, tmp_path: Path
+) -> None:
+    """S0-36, S0-37, S0-43, S2-26: two commands under a cap of six, each with room for four."""
+    jobs_app.set_limit("default", max_concurrency=6)
+    jobs = jobs_app.tasks["ahold"].enqueue_many([(f"job{number}",) for number in range(20)])
+    options = ["--processes", "1", "--concurrency", "4", "--queues", "default"]
+    settings = {"EVENFLOW_CLUSTER_WIDE_CAP": 7}
+    first = start_worker(engine_url, *options, "--max-claim-batch", "2", **settings)
+    options += ["--loglevel", "warning"]
+    lowered = start_worker(engine_url, *options, "--max-claim-per-worker", "2", **settings)
+    wait_until(lambda: sum(map(sum, passes(books).values())) == 6, "the cap to be reached", 90)
+    found = passes(books)
+    assert len(found) == 2, "both got some"
+    assert [max(taken) for taken in found.values()] == [2, 2], "and none took more in one pass"
+    caps = cap_rows(books)
+
+    before = set(found)
+    lowered.stop(signal.SIGQUIT)
+    assert "Concurrency config" in first.log
+    assert "Concurrency config" not in lowered.log, "it was told to say warnings only"
+    start_worker(engine_url, *options, "--max-claim-per-worker", "1", **settings).ready()
+    wait_until(
+        lambda: sum(map(sum, passes(books).values())) == 6 and set(passes(books)) - before != set(),
+        "the cap to be reached again",
+        90,
+    )
+    ((_, taken),) = [each for each in passes(books).items() if each[0] not in before]
+    assert set(taken) == {1}
+    assert cap_rows(books) == caps == [("cluster", 7), ("default", 6)]
+    open_gate(tmp_path)
+    for job in jobs:
+        job.result(timeout=60)
+
+
+def cap_rows(books: Books) -> list[tuple[str, int]]:
+    """The caps as the store has them."""
+    found = books.rows("select name, max_concurrency from {queue} where max_concurrency is not null")
+    return sorted([*found, *books.rows("select 'cluster', cap from {cluster}")])
+
+
+@pytest.mark.either
 @pytest.mark.process
 def test_a_busy_command_holds_no_job_that_a_free_one_could_run(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path

@@ -15,7 +15,7 @@ from tests.scratch_directory import start_time
 from tests.worker.command import Books
 from tests.worker.conftest import MakeApp, StartWorker
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.either]
 
 APP = "import os, signal, sys, threading, time\nfrom evenflow import Evenflow\napp = Evenflow()\n"
 HANG_ONCE = """
@@ -46,6 +46,13 @@ def freeze(flag: str) -> int:
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(5)  # the signal may take a moment to reach this thread: it must not let go meanwhile
     return os.getpid()
+"""
+READ = """
+import subprocess
+
+@app.task(name="read")
+def read() -> list[str]:
+    return [sys.stdin.read(), subprocess.run(["cat"], capture_output=True, timeout=10, text=True).stdout]
 """
 
 
@@ -99,6 +106,22 @@ def test_a_lifeline_that_ends_before_it_serves_ends_it_too(tmp_path: Path, sqlit
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(30) == EXIT_GONE
+
+
+def test_bodies_and_what_they_start_find_nothing_to_read(
+    tmp_path: Path, sqlite_url: str, make_app: MakeApp
+) -> None:
+    task = make_app(sqlite_url).task(name="read")(lambda: ["", ""])
+    with child(tmp_path, READ, sqlite_url) as process:
+        job = task.enqueue()
+        try:
+            assert job.result(timeout=30) == ["", ""], (
+                "they read the lifeline, which says nothing and does not end"
+            )
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+        assert process.wait(30) == EXIT_GONE, "the lifeline is still one"
 
 
 def test_a_long_start_hook_is_not_taken_for_a_hung_pump(

@@ -9,8 +9,20 @@ import pytest
 from evenflow import Evenflow, Rate
 from tests.processes import wait_until
 from tests.worker import flow
+from tests.worker.command import Books
 from tests.worker.conftest import MakeApp, StartWorker
-from tests.worker.flow_jobs import CLUSTER_CAP, KEY_CAP, QUEUE_CAP, QUEUES, RATES, SLOTS, WEIGHTS, declared
+from tests.worker.flow_jobs import (
+    BURST,
+    CLUSTER_CAP,
+    GROUP_CAPS,
+    KEY_CAP,
+    QUEUE_CAP,
+    QUEUES,
+    RATES,
+    SLOTS,
+    WEIGHTS,
+    declared,
+)
 
 pytestmark = pytest.mark.process
 
@@ -36,7 +48,7 @@ def test_no_cap_key_or_lock_is_exceeded_while_processes_are_killed_and_nothing_l
     for worker in workers:
         worker.ready(2)
     deaths = flow.kill_for(2.5, workers, seed=11)
-    flow.drained(flow_app, 60)
+    flow.drained(flow_app, 80)
     most = flow.greatest_overlaps(tmp_path / "bodies", deaths)
     assert deaths
     assert most["worker"] <= SLOTS
@@ -44,6 +56,10 @@ def test_no_cap_key_or_lock_is_exceeded_while_processes_are_killed_and_nothing_l
     assert most["cluster"] <= CLUSTER_CAP
     assert most["key"] <= KEY_CAP
     assert most["lock"] == 1
+    of_groups = flow.greatest_overlaps_of_groups(tmp_path / "bodies", deaths)
+    assert {group: of_groups[group] <= cap for group, cap in GROUP_CAPS.items()} == dict.fromkeys(
+        GROUP_CAPS, True
+    )
     assert flow.left_in_the_books(flow_app, engine_url) == {}
 
 
@@ -66,8 +82,14 @@ def test_no_window_of_bodies_holds_more_starts_than_its_rate(
         assert {
             flow.most_in_a_window(of, rate.window_us * 1000) <= rate.count for of in by_task.values()
         } == {True}
+    # The second one has a burst as well, which spaces its claims: so many at most in a tenth of a second.
+    claims = Books(engine_url).rows("select started_at from {history} where task = 'arated'")
+    claimed = [at * 1000 for (at,) in claims]
+    assert len(claimed) == jobs // 2
+    assert flow.most_in_a_window(claimed, Rate(RATES[0]).window_us * 1000 * BURST // 120) <= BURST
 
 
+@pytest.mark.either
 def test_a_single_job_starts_within_a_round_of_another_group_s_backlog(
     start_worker: StartWorker, flow_app: Evenflow, engine_url: str, tmp_path: Path
 ) -> None:
@@ -86,6 +108,7 @@ def test_a_single_job_starts_within_a_round_of_another_group_s_backlog(
 
 
 @pytest.mark.parametrize("queue", ["equal", "weighted"])
+@pytest.mark.either
 def test_groups_share_a_queue_by_their_weights(
     start_worker: StartWorker, flow_app: Evenflow, engine_url: str, tmp_path: Path, queue: str
 ) -> None:

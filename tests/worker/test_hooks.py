@@ -10,6 +10,7 @@ import pytest
 
 from evenflow import Context, Evenflow, State
 from evenflow.hooks import Hooks
+from evenflow.store import leases
 
 
 @pytest.fixture
@@ -78,6 +79,18 @@ def test_an_error_of_a_start_hook_keeps_the_worker_from_serving(app: Evenflow, t
         app.run_worker(until_empty=True)
     assert told == []
     assert job.refresh().state is State.READY
+
+
+def test_an_error_of_a_stop_hook_leaves_no_worker_in_the_books(app: Evenflow) -> None:
+    @app.hooks.on_worker_stop
+    def broken() -> None:
+        raise RuntimeError("the pool will not close")
+
+    job = app.task(name="note")(lambda: 5).enqueue()
+    with pytest.raises(RuntimeError, match="the pool will not close"):
+        app.run_worker(until_empty=True)
+    assert job.refresh().state is State.SUCCEEDED
+    assert leases.workers(app._producer.engine) == []
 
 
 def test_a_body_is_surrounded_with_its_context(app: Evenflow, told: list[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from evenflow import Evenflow, EvenflowError, Resilience
+from evenflow import Evenflow, EvenflowError, Resilience, State
 from evenflow.errors import ConfigError, StoreUnavailable
 from evenflow.services.rescuer import Rescuer
 from evenflow.store import leases
@@ -144,6 +144,27 @@ async def test_a_worker_beside_other_coroutines_stops_when_it_is_cancelled(app: 
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_worker_that_is_cancelled_twice_hurries_and_leaves_nothing_behind(app: Evenflow) -> None:
+    began, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        began.set()
+        let_go.wait(60)
+
+    job = app.task(name="hold")(hold).enqueue()
+    running = asyncio.create_task(app.arun_worker(shutdown_timeout=600))
+    assert await asyncio.to_thread(began.wait, 30)
+    running.cancel()
+    await asyncio.sleep(0.1)
+    assert not running.done(), "it waits for what runs"
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    let_go.set()
+    assert (job.refresh().state, job.attempt) == (State.READY, 0)
+    assert leases.workers(app._producer.engine) == []
 
 
 def test_the_loop_of_coroutines_is_the_fast_one_where_there_is_one() -> None:

@@ -33,6 +33,18 @@ def test_the_back_off_starts_again_after_a_round_that_worked() -> None:
     assert away.failed(AWAY, now=2.0, random=MIDDLE) == 0.5
 
 
+def test_every_error_of_the_database_counts_and_is_said_with_its_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """S3-35"""
+    away = outage()
+    for number in range(1, 4):
+        away.failed(AWAY, now=float(number), random=MIDDLE)
+        assert away.failures == number
+        said = f"the database is unavailable (PostgreSQL: connection refused); try {number + 1} in"
+        assert said in caplog.text
+
+
 def test_patience_ends_after_the_given_number_of_failures_in_a_row() -> None:
     away = outage(db_retry_max_attempts=3)
     away.failed(AWAY, now=0.0, random=MIDDLE)

@@ -1,14 +1,17 @@
 """How long worker processes wait for the database: at their start, and for each call."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 
 from evenflow.errors import StoreRefused, StoreUnavailable
 from evenflow.settings import Resilience, Settings
-from evenflow.store.engine import Parameters, Row
+from evenflow.store.engine import Parameters, Row, Steps, drive
 from evenflow.worker.outage import WorkerGaveUp
 from evenflow.worker.patience import Impatient, when_available
+
+T = TypeVar("T")
 
 
 class Recorder:
@@ -28,8 +31,16 @@ class Recorder:
         self.deadlines.append(deadline_s)
         return []
 
+    def together(self, make_steps: Callable[[], Steps[T]], *, deadline_s: float = 30.0) -> T:
+        self.deadlines.append(deadline_s)
+        return drive(self, make_steps())
+
     def close(self) -> None:
         self.is_closed = True
+
+
+def one_beat() -> Steps[None]:
+    yield "beat", {}
 
 
 def test_no_call_lasts_longer_than_half_a_lease() -> None:
@@ -38,7 +49,8 @@ def test_no_call_lasts_longer_than_half_a_lease() -> None:
     impatient.run("advance", {})
     impatient.run("beat", {}, deadline_s=3.0)
     impatient.run_all([("advance", {})])
-    assert engine.deadlines == [5.0, 3.0, 5.0]
+    impatient.together(one_beat)
+    assert engine.deadlines[:4] == [5.0, 3.0, 5.0, 5.0]
     impatient.close()
     assert engine.is_closed
 

@@ -2,19 +2,21 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evenflow import Evenflow, Job, JobCancelled, State
-from evenflow.worker.processes import exit_error
+from evenflow.worker.processes import Process, exit_error
 from tests.client.serving import serving
 from tests.processes import children, wait_until
 from tests.scratch_directory import start_time
 from tests.worker.isolated_jobs import declared
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.either]
 
 
 @pytest.fixture
@@ -182,3 +184,39 @@ def test_how_a_process_ended_is_said(code: int, text: str, exit_code: int | None
     error = exit_error("process 5", code)
     assert str(error).endswith(text)
     assert (error.exit_code, error.signal) == (exit_code, name)
+
+
+def test_a_body_whose_app_an_isolated_process_cannot_load_fails_and_says_why(
+    tmp_path: Path, sqlite_url: str
+) -> None:
+    script = f"""
+from evenflow import Evenflow
+app = Evenflow({sqlite_url!r})
+
+@app.task(name="alone", run_in="process")
+def alone() -> int:
+    return 1
+
+if __name__ == "__main__":
+    job = alone.enqueue()
+    app.run_worker(until_empty=True, services=False)
+    job.refresh()
+    print(job.state, job.crashes, job.error.code, job.error.message)
+"""
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.startswith("failed 0 WORKER_RESOLUTION_ERROR an isolated process cannot load the app: ")
+    assert "move it into a module" in ran.stdout
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_process_that_was_ended_is_not_signalled_again_by_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process = Process("tests.worker.isolated_jobs")
+    process.kill()
+    signalled: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, number: signalled.append(group))
+    process.kill()
+    assert signalled == [], "it may be the number of a stranger by now"

@@ -11,7 +11,7 @@ from tests.processes import wait_until
 from tests.worker.command import Books
 from tests.worker.conftest import StartWorker
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.either]
 
 LOCATOR = "tests.worker.recurring_jobs:app"
 # The database comes first among the arguments of a test: it goes last, when nobody writes to it any more.
@@ -23,12 +23,13 @@ def ticks(folder: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+@pytest.mark.either
 def test_several_supervisors_run_one_job_for_each_slot(
     engine_url: str, start_worker: StartWorker, books: Books, tmp_path: Path
 ) -> None:
     options = ("--processes", "1", "--concurrency", "2")
     workers = [start_worker(engine_url, *options, locator=LOCATOR).ready() for _ in range(3)]
-    workers[0].said("with 1 tasks and 1 schedules")
+    workers[0].said("with 1 task and 1 schedule")
     wait_until(lambda: len(ticks(tmp_path)) >= 4, "four ticks", 60)
     for worker in workers:
         assert worker.stop() == 0

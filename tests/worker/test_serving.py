@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from evenflow.errors import ConfigError
+from evenflow.store.advance import Bound
 from evenflow.store.reads import QueueRow
+from evenflow.store.signals import queue_mark
 from evenflow.worker import serving
 from evenflow.worker.serving import BOUND_AGE_S, SWEEP_SHARE, Bounds, QueueList, Serving
 from tests.worker.test_outcome import job
@@ -21,6 +23,12 @@ def known(queues: list[str], *rows: QueueRow) -> Serving:
     served = Serving(QueueList.parse(queues))
     served.learn(rows)
     return served
+
+
+def limited(
+    name: str, *, fair: str = "round-robin", cap: int | None = None, bound: int | None = None
+) -> QueueRow:
+    return QueueRow(name, 50, fair, cap, bound, "overflow", None, None, None)
 
 
 def order(served: Serving, top: int = 10) -> list[str]:
@@ -192,6 +200,19 @@ def test_where_a_sweep_finds_a_straggler_the_claims_go_on_from_there(clock: Cloc
     assert bound_of(bounds) == (2.0, 9)
 
 
+@pytest.mark.parametrize("is_sweep", [True, False])
+def test_the_answer_to_an_earlier_claim_counts_as_what_that_one_was(clock: Clock, is_sweep: bool) -> None:
+    bounds = swept()
+    mark(bounds, 5.0, id=5)
+    clock.now += SWEEP_SHARE if not is_sweep else BOUND_AGE_S
+    assert bounds.is_sweep is False
+    bounds.current()
+    assert bounds.is_sweep is not is_sweep, "the next claim is of the other kind"
+    bounds.note([job(queue="mail", turn=2.0, id=9)], {}, took_s=1.0, is_sweep=is_sweep)
+    clock.now += BOUND_AGE_S
+    assert bounds.current() == ([Bound("mail", 0, 2.0, 9)] if is_sweep else [])
+
+
 def test_a_claim_with_bounds_asks_for_one_without_in_time(clock: Clock) -> None:
     bounds = swept()
     seen = [bounds.blind_until]
@@ -209,3 +230,18 @@ def test_a_band_whose_v_is_unknown_has_no_bound(clock: Clock) -> None:
     bounds.note([job(queue="mail", turn=3.0)], {}, took_s=0.0)
     clock.now += 1.0
     assert bounds.current() == []
+
+
+def test_the_limits_of_served_queues_are_known_and_only_theirs() -> None:
+    rows = [
+        limited("a", cap=3), limited("b", bound=5), limited("c", fair="time"), limited("x", fair="time", cap=1, bound=1),
+    ]  # fmt: skip
+    served = known(["a", "b", "c", "new"], *rows)
+    assert (served.capped, served.bounded, served.timed) == ({"a"}, {"b"}, {"c"})
+    assert served.marks == {queue_mark(name) for name in ("a", "b", "c", "new")}
+
+
+def test_under_a_cap_of_the_cluster_every_served_queue_is_capped() -> None:
+    served = Serving(QueueList.parse(["a", "new"]), has_cluster_cap=True)
+    served.learn([limited("a"), limited("x", cap=1)])
+    assert served.capped == {"a", "new"}

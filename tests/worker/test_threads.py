@@ -109,7 +109,7 @@ def test_a_piece_that_raises_does_not_end_the_others(pool: Pool, monkeypatch: py
 
     pool.threads.submit([broken, *[pool.quick] * 10])
     pool.tick_until(lambda: pool.done == 10, "the other pieces")
-    assert len(told) == 1
+    wait_until(lambda: len(told) == 1, "the thread that broke to say so")
 
 
 def test_nothing_waits_for_a_tick_when_nothing_waits(pool: Pool) -> None:
@@ -140,5 +140,5 @@ def test_n_pieces_of_one_length_take_about_that_long() -> None:
 
     pool.threads.submit([nap] * 50)
     pool.tick_until(lambda: pool.done == 50, "all of them")
-    assert time.monotonic() - started < 5.0, "one after the other they would take 25 s"
+    assert time.monotonic() - started < 15.0, "one after the other they would take 25 s"
     pool.threads.close()

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 import pytest
 
 from evenflow.errors import StoreUnavailable
-from evenflow.store.engine import Parameters, Row
+from evenflow.store.engine import Parameters, Row, Steps
 from evenflow.worker.patience import Impatient
 
 Fate = Literal["pass", "lost", "answer lost"]
@@ -21,7 +21,7 @@ class Trouble:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: Counter[str] = Counter()
         self.fate: Callable[[str], Fate] = lambda name: "pass"
-        run, run_all = Impatient.run, Impatient.run_all
+        run, run_all, together = Impatient.run, Impatient.run_all, Impatient.together
 
         def run_or_fail(
             engine: Impatient, name: str, parameters: Parameters, *, deadline_s: float = 30.0
@@ -33,6 +33,14 @@ class Trouble:
         ) -> list[list[Row]]:
             return self._meet(units[-1][0], lambda: run_all(engine, units, deadline_s=deadline_s))
 
+        def together_or_fail(
+            engine: Impatient, make_steps: Callable[[], Steps[T]], *, deadline_s: float = 30.0
+        ) -> T:
+            # A round that is made in turn is a round: what is asked for last writes its ends.
+            name = "advance" if make_steps.__qualname__.startswith("_in_turn.") else "together"
+            return self._meet(name, lambda: together(engine, make_steps, deadline_s=deadline_s))
+
+        monkeypatch.setattr(Impatient, "together", together_or_fail)
         monkeypatch.setattr(Impatient, "run", run_or_fail)
         monkeypatch.setattr(Impatient, "run_all", run_all_or_fail)
 
@@ -55,6 +63,9 @@ class Trouble:
         return has_come
 
     def _meet(self, name: str, act: Callable[[], T]) -> T:
+        name = name.removesuffix("_plainly").removesuffix(
+            "_onward"
+        )  # one unit, in a smaller form where it can be
         self.calls[name] += 1
         fate = self.fate(name)
         if fate == "lost":

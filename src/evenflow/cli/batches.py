@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from evenflow import Evenflow, EvenflowError
-from evenflow.cli.jobs import read_id
+from evenflow.cli.documents import json_option, tell
 from evenflow.cli.places import Place, opened, takes_place
 from evenflow.cli.progress import showing_progress
 from evenflow.cli.texts import count_of
-from evenflow.ids import id_text
+from evenflow.ids import id_text, job_number
 from evenflow.job import State
 from evenflow.store import reads
 from evenflow.store.open import AnyEngine
@@ -42,10 +42,11 @@ class Choice:
     filters: tuple[Filter, ...]
     expect: int | None
     is_sure: bool
+    as_json: bool
 
 
 def takes_choice(can: Sequence[State], default: Sequence[State]) -> Callable[..., Callable[..., None]]:
-    """Give a command ids, filters, `--expect` and `--yes`, and pass them on as `choice`.
+    """Give a command ids, filters, `--expect`, `--yes` and `--json`, and pass them on as `choice`.
 
     `can` are the states it can act on; `default` those that a filter means where no state is given.
     """
@@ -66,10 +67,11 @@ def takes_choice(can: Sequence[State], default: Sequence[State]) -> Callable[...
             help="Do nothing unless exactly N jobs match.",
         )
         @click.option("--yes", is_flag=True, help="Do not ask.")
+        @json_option
         @functools.wraps(command)
         def wrapped(
             *, ids: tuple[str, ...], states: tuple[str, ...], queue: str | None, task: str | None, group: str | None,
-            expect: int | None, yes: bool, **options: Any,
+            expect: int | None, yes: bool, as_json: bool, **options: Any,
         ) -> None:  # fmt: skip
             has_filter = bool(states or queue or task or group)
             if bool(ids) == has_filter:
@@ -77,7 +79,7 @@ def takes_choice(can: Sequence[State], default: Sequence[State]) -> Callable[...
                     "name jobs by their ids, or by a filter (--state, --queue, --task, --group)"
                 )
             filters = tuple(Filter(State(state), queue, task, group) for state in states or default)
-            command(choice=Choice(ids, () if ids else filters, expect, yes), **options)
+            command(choice=Choice(ids, () if ids else filters, expect, yes, as_json), **options)
 
         return wrapped
 
@@ -125,19 +127,23 @@ def discard(place: Place, choice: Choice) -> None:
 
 def _apply(app: Evenflow, choice: Choice, verb: str, done: str, act: Act) -> None:
     if choice.ids:
-        ids = list(dict.fromkeys(id_text(read_id(each)) for each in choice.ids))
-        _require(choice, len(ids), "named")
-        _report(done, act(ids), len(ids))
+        ids = list(dict.fromkeys(id_text(job_number(each)) for each in choice.ids))
+        _require(choice, len(ids), f"{count_of(len(ids), 'job')} named")
+        _report(choice, done, act(ids), len(ids))
         return
     with opened(app.settings) as engine:
         matching = sum(reads.count(engine, wanted) for wanted in choice.filters)
-        click.echo(f"{count_of(matching, 'job')} match{'es' if matching == 1 else ''}", err=True)
-        _require(choice, matching, "match")
+        found = f"{count_of(matching, 'job')} match{'es' if matching == 1 else ''}"
+        click.echo(found, err=True)
+        _require(choice, matching, found)
         if matching == 0:
+            if choice.as_json:
+                _report(choice, done, 0, 0)
             return
         if not choice.is_sure:
             _confirm(f"{verb} {count_of(matching, 'job')}?")
-        _report(done, _in_batches(_pages(engine, choice.filters), matching, done, act), matching)
+        changed = _in_batches(_pages(engine, choice.filters, matching), matching, done, act)
+        _report(choice, done, changed, matching)
 
 
 def _confirm(question: str) -> None:
@@ -149,18 +155,21 @@ def _confirm(question: str) -> None:
         raise EvenflowError("nothing was changed")
 
 
-def _require(choice: Choice, found: int, how: str) -> None:
-    if choice.expect is not None and choice.expect != found:
-        raise EvenflowError(
-            f"--expect {choice.expect:,}, but {count_of(found, 'job')} {how}: nothing was changed; look again"
-        )
+def _require(choice: Choice, count: int, found: str) -> None:
+    if choice.expect is not None and choice.expect != count:
+        raise EvenflowError(f"--expect {choice.expect:,}, but {found}: nothing was changed; look again")
 
 
-def _pages(engine: AnyEngine, filters: Sequence[Filter]) -> Iterator[list[str]]:
-    """Ids in batches, newest first. What an act moves from one state to another is not met twice by one filter."""
+def _pages(engine: AnyEngine, filters: Sequence[Filter], most: int) -> Iterator[list[str]]:
+    """Ids in batches, newest first. What an act moves from one state to another is not met twice by one filter.
+
+    No more than were counted: what came to match meanwhile nobody has seen.
+    """
+    left = most
     for wanted in filters:
         before = reads.NEWEST
-        while page := reads.page(engine, wanted, before=before, top=BATCH):
+        while left and (page := reads.page(engine, wanted, before=before, top=min(BATCH, left))):
+            left -= len(page)
             yield [id_text(record.id) for record in page]
             before = page[-1].id
 
@@ -177,6 +186,6 @@ def _in_batches(pages: Iterator[list[str]], total: int, done: str, act: Act) -> 
     return changed
 
 
-def _report(done: str, changed: int, of: int) -> None:
+def _report(choice: Choice, done: str, changed: int, of: int) -> None:
     rest = f"; {count_of(of - changed, 'other')} could not be, as they are now" if changed < of else ""
-    click.echo(f"{done} {count_of(changed, 'job')}{rest}")
+    tell(choice.as_json, f"{done} {count_of(changed, 'job')}{rest}", act=done, matched=of, changed=changed)

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from evenflow.cli.documents import json_option, print_json
+from evenflow.cli.documents import json_option, print_json, tell
 from evenflow.cli.pausing import who_am_i
 from evenflow.cli.places import Place, takes_place
 from evenflow.cli.tables import Cell, print_table
@@ -41,32 +41,37 @@ def breakers(ctx: click.Context, place: Place, as_json: bool) -> None:
 @breakers.command("open")
 @click.argument("name")
 @click.option("--why", metavar="TEXT", help="Shown to whoever asks why nothing runs.")
+@json_option
 @takes_place
-def open_(place: Place, name: str, why: str | None) -> None:
+def open_(place: Place, name: str, why: str | None, as_json: bool) -> None:
     """Let nothing pass until it is closed by hand."""
     with place.acting() as app:
         app.breaker(name).open(who=who_am_i(), why=why)
-    click.echo(f"breaker {name!r} is open until it is closed")
+    tell(as_json, f"breaker {name!r} is open until it is closed", breaker=name, state="open")
 
 
 @breakers.command()
 @click.argument("name")
+@json_option
 @takes_place
-def close(place: Place, name: str) -> None:
+def close(place: Place, name: str, as_json: bool) -> None:
     """Let everybody pass again, at once."""
     with place.acting() as app:
         was_open = app.breaker(name).close()
-    click.echo(f"breaker {name!r} is closed" if was_open else f"breaker {name!r} was not open")
+    text = f"breaker {name!r} is closed" if was_open else f"breaker {name!r} was not open"
+    tell(as_json, text, breaker=name, state="closed", changed=was_open)
 
 
 @breakers.command()
 @click.argument("name")
+@json_option
 @takes_place
-def reset(place: Place, name: str) -> None:
+def reset(place: Place, name: str, as_json: bool) -> None:
     """Close it, and forget the failures it has counted."""
     with place.acting() as app:
         app.breaker(name).reset()
-    click.echo(f"breaker {name!r} is closed and has counted no failures")
+    text = f"breaker {name!r} is closed and has counted no failures"
+    tell(as_json, text, breaker=name, state="closed", failures=0)
 
 
 def _document(row: gates.BreakerRow) -> dict[str, Any]:

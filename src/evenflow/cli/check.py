@@ -100,7 +100,10 @@ def _check_declarations(app: Evenflow, findings: Findings) -> None:
             }
         )
         try:
-            settings.queue(task.policy.queue)
+            if not settings.queue(task.policy.queue).takes(task.name):
+                findings.mistakes.append(
+                    f"task {task.name!r}: its queue {task.policy.queue!r} does not name it in tasks=; add it, or choose another"
+                )
         except UnknownQueue as wrong:
             findings.mistakes.append(f"task {task.name!r}: {wrong}")
     findings.schedules = [_schedule(each) for each in app.schedules.declared]

@@ -10,9 +10,9 @@ from evenflow.cli.documents import json_option, print_json
 from evenflow.cli.places import Place, takes_place
 from evenflow.cli.tables import Cell, print_table
 from evenflow.cli.texts import moment, printable, shortened, span
-from evenflow.codec import decode_call, decode_result
+from evenflow.codec import decode_call, readable_result
 from evenflow.errors import DecodeError
-from evenflow.ids import id_number, id_text
+from evenflow.ids import id_text, job_number
 from evenflow.job import JobRecord, State
 from evenflow.store import reads
 from evenflow.store.reads import Filter
@@ -28,14 +28,6 @@ COLOURS = {
 }
 _LONGEST_ERROR = 60
 _errors = msgspec.json.Decoder(list[JobError])
-
-
-def read_id(text: str) -> int:
-    """The id inside, or JobNotFound that says what an id looks like."""
-    try:
-        return id_number(text)
-    except ValueError as wrong:
-        raise JobNotFound(str(wrong)) from None
 
 
 @click.command()
@@ -61,7 +53,7 @@ def jobs(
     """List jobs, newest first."""
     wanted = Filter(State(state) if state else None, queue, task, group)
     with place.looking() as engine:
-        start = reads.NEWEST if before is None else read_id(before)
+        start = reads.NEWEST if before is None else job_number(before)
         found = reads.page(engine, wanted, before=start, top=limit + 1)
         now = reads.now_us(engine)
     shown, following = found[:limit], None if len(found) <= limit else id_text(found[limit - 1].id)
@@ -88,7 +80,7 @@ def job(place: Place, id: str, as_json: bool) -> None:
 
     Its arguments, its times, its result, and every failed attempt with its traceback.
     """
-    number = read_id(id)
+    number = job_number(id)
     with place.looking() as engine:
         record = reads.find(engine, [number]).get(number)
         now = reads.now_us(engine)
@@ -132,7 +124,7 @@ def details(record: JobRecord) -> dict[str, Any]:
     return {
         "args": args,
         "kwargs": kwargs,
-        "result": _result(record),
+        "result": readable_result(record.result),
         "worker": None if record.worker is None else id_text(record.worker),
         "unique_key": record.unique_key,
         "cancel_why": record.cancel_why,
@@ -177,7 +169,7 @@ def _facts(record: JobRecord, now: int) -> list[tuple[str, str]]:
         ("worker", None if record.worker is None else id_text(record.worker)),
         ("progress", record.progress),
         ("cancelled", record.cancel_why),
-        ("result", _shown(_result(record)) if record.state is State.SUCCEEDED else None),
+        ("result", _shown(readable_result(record.result)) if record.state is State.SUCCEEDED else None),
     ]
     return [(name, text) for name, text in facts if text is not None]
 
@@ -220,15 +212,6 @@ def _call(record: JobRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return decode_call(record.payload)
     except DecodeError as wrong:
         return (f"<{wrong}>",), {}
-
-
-def _result(record: JobRecord) -> Any:
-    if record.result is None:
-        return None
-    try:
-        return decode_result(record.result)
-    except DecodeError as wrong:
-        return f"<{wrong}>"
 
 
 def _shown(value: Any) -> str:

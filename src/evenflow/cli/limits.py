@@ -6,11 +6,11 @@ from typing import Any
 import click
 
 from evenflow import Evenflow
-from evenflow.cli.documents import json_option, print_json
+from evenflow.cli.documents import json_option, print_json, tell
 from evenflow.cli.pausing import note_unknown
 from evenflow.cli.places import Place, takes_place
 from evenflow.cli.tables import Cell, print_table
-from evenflow.client.limit_rows import LimitRow, limit_rows
+from evenflow.client.limit_rows import MOST_KEYS, LimitRow, limit_rows
 
 NO_LIMIT = "none"
 
@@ -47,7 +47,9 @@ def limits(place: Place, as_json: bool) -> None:
         print_json({"limits": rows})
     elif rows:
         headers = ("limit", "kind", "used", "of", "waiting", "opens", "held by")
-        print_table(headers, [_line(row) for row in rows])
+        print_table(headers, [_line(row) for row in rows], right=("used",))
+        if len(rows) >= MOST_KEYS:
+            click.echo(f"of keys, locks, groups and rates the first {MOST_KEYS} are listed", err=True)
     else:
         click.echo("no limits: no queue has a cap or a bound, and no key, lock or rate is in use")
 
@@ -67,10 +69,11 @@ def limits(place: Place, as_json: bool) -> None:
     help="Ready jobs, the rest waits; 'none' lifts the bound.",
 )
 @click.option("--reset", is_flag=True, help="Give the word back to the code.")
+@json_option
 @takes_place
 def set_(
-    place: Place, queue: str, max_concurrency: int | str | None, max_ready: int | str | None, reset: bool
-) -> None:
+    place: Place, queue: str, max_concurrency: int | str | None, max_ready: int | str | None, reset: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Change the cap or the bound of a queue, now and for the whole cluster.
 
     Lasts over restarts and deployments until it is set again, or given back to the code by --reset.
@@ -84,13 +87,13 @@ def set_(
     with _place_of(place).acting() as app:
         note_unknown(app, queue)
         if reset:
-            _reset(app, queue)
+            _reset(app, queue, as_json)
         else:
             app.set_limit(queue, **changes)
             said = ", ".join(
                 f"{name}={NO_LIMIT if value is None else value}" for name, value in changes.items()
             )
-            click.echo(f"queue {queue!r}: {said}")
+            tell(as_json, f"queue {queue!r}: {said}", queue=queue, **changes)
 
 
 def _place_of(place: Place) -> Place:
@@ -99,14 +102,12 @@ def _place_of(place: Place) -> Place:
     return before if before is not None and place == Place(None, None) else place
 
 
-def _reset(app: Evenflow, queue: str) -> None:
+def _reset(app: Evenflow, queue: str, as_json: bool) -> None:
     app.reset_limit(queue)
     declared = app.settings.queue(queue)
-    said = ", ".join(
-        f"{name}={NO_LIMIT if value is None else value}"
-        for name, value in (("max_concurrency", declared.max_concurrency), ("max_ready", declared.max_ready))
-    )
-    click.echo(f"queue {queue!r} is as the code says: {said}")
+    limits = {"max_concurrency": declared.max_concurrency, "max_ready": declared.max_ready}
+    said = ", ".join(f"{name}={NO_LIMIT if value is None else value}" for name, value in limits.items())
+    tell(as_json, f"queue {queue!r} is as the code says: {said}", queue=queue, **limits)
 
 
 def _line(row: LimitRow) -> list[Cell | str | int | None]:

@@ -89,7 +89,8 @@ def refuse_missing(settings: Settings) -> None:
         raise StoreError("a database in memory lives and dies with its process: from here it cannot be seen")
     if database.path is not None and not Path(database.path).exists():
         raise StoreError(
-            f"there is no file {database.path!r}; correct the address, or create it with: evenflow migrate"
+            f"there is no file {database.path!r}; correct the address, or create it with: "
+            f"evenflow migrate --url {database.masked()}"
         )
 
 

@@ -17,8 +17,8 @@ from evenflow import EvenflowError, __version__
 from evenflow.cli.texts import masked
 
 COMMANDS = {
-    "Set up": {"check": "check", "migrate": "migrate", "completion": "completion"},
-    "Run": {"worker": "worker"},
+    "Set up": {"check": "check", "migrate": "migrate", "publish": "publish", "completion": "completion"},
+    "Run": {"worker": "worker", "web": "web"},
     "Look": {
         "queues": "queues",
         "jobs": "jobs",
@@ -30,6 +30,7 @@ COMMANDS = {
         "schedules": "schedules",
         "workflows": "workflows",
         "workflow": "workflows",
+        "top": "top",
     },
     "Operate": {
         "pause": "pausing",
@@ -38,7 +39,7 @@ COMMANDS = {
         "cancel": "batches",
         "discard": "batches",
     },
-    "Try": {"demo": "demo", "seed": "seed"},
+    "Try": {"demo": "demo", "bench": "bench", "seed": "seed", "load": "load"},
 }
 """Section of the help -> command -> the module that holds it under its name."""
 

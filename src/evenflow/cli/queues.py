@@ -9,10 +9,12 @@ from evenflow.cli.places import Place, takes_place
 from evenflow.cli.tables import Cell, print_table
 from evenflow.cli.texts import moment, printable
 from evenflow.job import State
-from evenflow.store import gates, reads
+from evenflow.store import dashboard, gates, reads
+from evenflow.store.dashboard import Count
 
 OPEN = [state for state in State if not state.is_end]
 _SHOWN = (State.READY, State.RUNNING, State.SCHEDULED)
+_NONE = Count(0)
 
 
 @click.command()
@@ -22,7 +24,7 @@ def queues(place: Place, as_json: bool) -> None:
     """List the queues: what they hold, their rules, who paused them."""
     with place.looking() as engine:
         known = {row.name: row for row in reads.queues(engine)}
-        counts = reads.counts(engine)
+        counts = dashboard.depths(engine).by_queue
         paused = [gate for gate in gates.gates(engine) if gate.cause == "pause"]
     rows = [
         _document(name, known.get(name), counts.get(name, {}))
@@ -33,7 +35,9 @@ def queues(place: Place, as_json: bool) -> None:
         return
     if rows:
         print_table(
-            ("queue", *_SHOWN, "other", "priority", "fair", "cap", "paused"), [_line(row) for row in rows]
+            ("queue", *_SHOWN, "other", "priority", "fair", "cap", "paused"),
+            [_line(row) for row in rows],
+            right=(*_SHOWN, "other"),
         )
     else:
         click.echo("no queues yet: none was declared, used or paused")
@@ -42,10 +46,11 @@ def queues(place: Place, as_json: bool) -> None:
         click.echo(printable(f"task {gate.name!r} is {said}"))
 
 
-def _document(name: str, row: reads.QueueRow | None, counts: dict[str, int]) -> dict[str, Any]:
+def _document(name: str, row: reads.QueueRow | None, counts: dict[str, Count]) -> dict[str, Any]:
     return {
         "name": name,
-        "jobs": {state.value: counts.get(state, 0) for state in OPEN},
+        "jobs": {state.value: counts.get(state, _NONE).jobs for state in OPEN},
+        "more": [state.value for state in OPEN if counts.get(state, _NONE).is_more],
         "priority": row.priority if row else None,
         "fair": row.fair if row else None,
         "max_concurrency": row.max_concurrency if row else None,
@@ -68,13 +73,18 @@ def _paused_task(gate: gates.Gate) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any]) -> list[Cell | str | int | None]:
-    jobs = row["jobs"]
-    other = sum(jobs.values()) - sum(jobs[state] for state in _SHOWN)
+    others = [state for state in OPEN if state not in _SHOWN]
     cap = row["max_concurrency"]
     return [
-        row["name"], *(jobs[state] for state in _SHOWN), other, row["priority"] or 0, row["fair"],
+        row["name"], *(_number(row, state) for state in _SHOWN), _number(row, *others), row["priority"] or 0, row["fair"],
         "" if cap is None else str(cap), Cell(_pause(row), "yellow"),
     ]  # fmt: skip
+
+
+def _number(row: dict[str, Any], *states: State) -> str:
+    """How many jobs are in these states; "10,000+" where counting has stopped."""
+    is_more = any(state in row["more"] for state in states)
+    return f"{sum(row['jobs'][state] for state in states):,}{'+' if is_more else ''}"
 
 
 def _pause(row: dict[str, Any]) -> str:

@@ -93,8 +93,10 @@ class Race:
             yield worker
         finally:
             worker.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await worker  # it writes the last ends before it goes
+            # It writes the last ends before it goes. Not `await worker`: a Ctrl-C that comes now would pass for its own end.
+            await asyncio.wait([worker])
+            if not worker.cancelled():
+                worker.result()
 
     async def _until(self, is_reached: Callable[[], bool], worker: asyncio.Task[None], watch: Watch) -> None:
         ends_at = time.monotonic() + GIVE_UP_S

@@ -1,12 +1,13 @@
 """`evenflow schedules`: what recurs, and changing it while workers run."""
 
 import contextlib
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
-from evenflow.cli.documents import json_option, print_json
+from evenflow.cli.documents import json_option, print_json, tell
 from evenflow.cli.pausing import who_am_i
 from evenflow.cli.places import Place, takes_place
 from evenflow.cli.tables import Cell, print_table
@@ -20,10 +21,6 @@ from evenflow.store import reads
 from evenflow.store import schedules as store
 
 _LONGEST_ERROR = 60
-_PATTERN = {
-    "cron": "A cron expression of 5 fields, or of 6 with seconds first.",
-    "every": "A span such as 90s or '5 minutes', instead of --cron.",
-}
 
 
 @click.group(invoke_without_command=True)
@@ -70,80 +67,115 @@ def show(ctx: click.Context, place: Place, key: str, as_json: bool) -> None:
         print_table(("slot", "outcome", "job"), [(row["slot"], row["outcome"], row["job"]) for row in fires])
 
 
+def _takes_call(command: Callable[..., None]) -> Callable[..., None]:
+    """What is called and when. Nothing has a default here: what is not said is not passed on."""
+    for option in reversed(_CALL):
+        command = option(command)
+    return command
+
+
+_CALL = (
+    click.option("--cron", metavar="EXPRESSION", help="A cron expression of 5 fields, or of 6 with seconds first."),
+    click.option("--every", metavar="SPAN", help="A span such as 90s or '5 minutes', instead of --cron."),
+    click.option("--timezone", metavar="ZONE", help="Of the cron expression; UTC unless told."),
+    click.option("--args", metavar="JSON", help="Positional arguments, as a list."),
+    click.option("--kwargs", metavar="JSON", help="Named arguments, as an object."),
+    click.option("--queue", metavar="NAME", help="Instead of the task's own."),
+    click.option("--priority", type=int, metavar="N", help="Instead of the task's own."),
+    click.option("--catch-up", type=click.Choice(["skip", "one", "all"]),
+                 help="What becomes of slots that nobody was there to fire; skip unless told."),
+    click.option("--overlap", type=click.Choice(["allow", "skip"]),
+                 help="Whether to fire while the last run is open; allow unless told."),
+    click.option("--jitter", metavar="SPAN", help="Start up to this much later, by chance."),
+    click.option("--description", metavar="TEXT"),
+)  # fmt: skip
+
+
 @schedules.command()
 @click.argument("key")
 @click.option("--task", required=True, metavar="NAME", help="The task, by the name that jobs carry.")
-@click.option("--cron", metavar="EXPRESSION", help=_PATTERN["cron"])
-@click.option("--every", metavar="SPAN", help=_PATTERN["every"])
-@click.option("--timezone", default="UTC", show_default=True, metavar="ZONE", help="Of the cron expression.")
-@click.option("--args", default="[]", metavar="JSON", help="Positional arguments, as a list.")
-@click.option("--kwargs", default="{}", metavar="JSON", help="Named arguments, as an object.")
-@click.option("--queue", metavar="NAME", help="Instead of the task's own.")
-@click.option("--priority", type=int, metavar="N", help="Instead of the task's own.")
-@click.option("--catch-up", type=click.Choice(["skip", "one", "all"]), default="skip", show_default=True,
-              help="What becomes of slots that nobody was there to fire.")  # fmt: skip
-@click.option("--overlap", type=click.Choice(["allow", "skip"]), default="allow", show_default=True,
-              help="Whether to fire while the last run is open.")  # fmt: skip
-@click.option("--jitter", default="0s", metavar="SPAN", help="Start up to this much later, by chance.")
-@click.option("--description", metavar="TEXT")
+@_takes_call
+@json_option
 @takes_place
 @click.pass_context
-def add(
-    ctx: click.Context, /, place: Place, key: str, task: str, cron: str | None, every: str | None, args: str, kwargs: str,
-    **options: Any,
-) -> None:  # fmt: skip
+def add(ctx: click.Context, /, place: Place, key: str, task: str, as_json: bool, **options: Any) -> None:
     """Add a schedule. Needs --app, whose code knows the task."""
     with _place(ctx, place).acting() as app:
-        options["args"], options["kwargs"] = _arguments(app.tasks.get(task), f"[{args},{kwargs}]")
-        schedule = app.schedules.add(key, task, cron=cron, every=every, **options)
-    click.echo(f"schedule {key!r} is added: {schedule.text}; next run {_when(schedule.next_run)}")
+        schedule = app.schedules.add(key, task, **_said(app.tasks.get(task), options))
+    text = f"schedule {key!r} is added: {schedule.text}; next run {_when(schedule.next_run)}"
+    tell(as_json, text, **document(schedule))
+
+
+@schedules.command()
+@click.argument("key")
+@click.option("--task", metavar="NAME", help="Another task, by the name that jobs carry.")
+@_takes_call
+@json_option
+@takes_place
+@click.pass_context
+def update(
+    ctx: click.Context, /, place: Place, key: str, task: str | None, as_json: bool, **options: Any
+) -> None:
+    """Change a schedule that was added at run time; what is not said stays. Needs --app, whose code knows the task."""
+    with _place(ctx, place).acting() as app:
+        named = app.schedules.get(key).task if task is None else task
+        schedule = app.schedules.update(key, task=task, **_said(app.tasks.get(named), options))
+    text = f"schedule {key!r} is changed: {schedule.text}; next run {_when(schedule.next_run)}"
+    tell(as_json, text, **document(schedule))
 
 
 @schedules.command()
 @click.argument("key")
 @click.option("--why", metavar="TEXT", help="Shown to whoever asks why it does not fire.")
+@json_option
 @takes_place
 @click.pass_context
-def pause(ctx: click.Context, place: Place, key: str, why: str | None) -> None:
+def pause(ctx: click.Context, place: Place, key: str, why: str | None, as_json: bool) -> None:
     """Let a schedule fire no more, until it is resumed."""
     with _place(ctx, place).acting() as app:
         app.schedules.pause(key, who=who_am_i(), why=why)
-    click.echo(f"schedule {key!r} is paused")
+    tell(as_json, f"schedule {key!r} is paused", schedule=key, paused=True)
 
 
 @schedules.command()
 @click.argument("key")
+@json_option
 @takes_place
 @click.pass_context
-def resume(ctx: click.Context, place: Place, key: str) -> None:
+def resume(ctx: click.Context, place: Place, key: str, as_json: bool) -> None:
     """Let a paused schedule fire again, from its next slot on."""
     with _place(ctx, place).acting() as app:
         resumed = app.schedules.resume(key)
         next_run = app.schedules.get(key).next_run
     said = "fires again" if resumed else "was not paused"
-    click.echo(f"schedule {key!r} {said}; next run {_when(next_run)}")
+    text = f"schedule {key!r} {said}; next run {_when(next_run)}"
+    at = None if next_run is None else next_run.isoformat()
+    tell(as_json, text, schedule=key, paused=False, changed=resumed, next_run=at)
 
 
 @schedules.command("run-now")
 @click.argument("key")
+@json_option
 @takes_place
 @click.pass_context
-def run_now(ctx: click.Context, place: Place, key: str) -> None:
+def run_now(ctx: click.Context, place: Place, key: str, as_json: bool) -> None:
     """Enqueue the job of a schedule now. Needs --app, whose code knows the task."""
     with _place(ctx, place).acting() as app:
         job = app.schedules.run_now(key)
-    click.echo(f"schedule {key!r}: job {job.id} is {job.state.value}")
+    text = f"schedule {key!r}: job {job.id} is {job.state.value}"
+    tell(as_json, text, schedule=key, job=job.id, state=job.state.value)
 
 
 @schedules.command()
 @click.argument("key")
+@json_option
 @takes_place
 @click.pass_context
-def remove(ctx: click.Context, place: Place, key: str) -> None:
+def remove(ctx: click.Context, place: Place, key: str, as_json: bool) -> None:
     """Delete a schedule that was added at run time, or that no living program declares any more."""
     with _place(ctx, place).acting() as app:
         app.schedules.remove(key)
-    click.echo(f"schedule {key!r} is removed")
+    tell(as_json, f"schedule {key!r} is removed", schedule=key, removed=True)
 
 
 def document(schedule: Schedule) -> dict[str, Any]:
@@ -180,6 +212,15 @@ def _place(ctx: click.Context, place: Place) -> Place:
     """What was said behind the subcommand, else what was said before it."""
     outer: Place = ctx.obj
     return outer if place.url is None and place.locator is None else place
+
+
+def _said(task: AnyTask | None, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, with arguments by the annotations of the task."""
+    args, kwargs = options.pop("args"), options.pop("kwargs")
+    said = {name: value for name, value in options.items() if value is not None}
+    found_args, found_kwargs = _arguments(task, f"[{args or '[]'},{kwargs or '{}'}]")
+    said |= {"args": found_args} if args is not None else {}
+    return said | ({"kwargs": found_kwargs} if kwargs is not None else {})
 
 
 def _arguments(task: AnyTask | None, call: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO, TypeAlias
 
 import click
@@ -24,11 +24,12 @@ Row: TypeAlias = Sequence[Cell | str | int | None]
 _GAP = "  "
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Row]) -> None:
-    """A table on standard output; whole numbers are set to the right, None is left empty."""
+def print_table(headers: Sequence[str], rows: Sequence[Row], *, right: Collection[str] = ()) -> None:
+    """A table on standard output; whole numbers, and the columns named, are set to the right, None is left empty."""
     cells = [[_cell(value) for value in row] for row in rows]
     to_right = [
-        bool(rows) and all(isinstance(row[place], int) for row in rows) for place in range(len(headers))
+        header in right or (bool(rows) and all(isinstance(row[place], int) for row in rows))
+        for place, header in enumerate(headers)
     ]
     if console := rich_console(sys.stdout):
         _print_rich(console, headers, cells, to_right)

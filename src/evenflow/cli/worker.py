@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from typing import Any
 import click
 
 from evenflow.app import Evenflow
+from evenflow.cli.texts import count_of
 from evenflow.errors import ConfigError
+from evenflow.metrics import Scraped
 from evenflow.worker.health import serve_health
 from evenflow.worker.loading import load_object
-from evenflow.worker.logs import LEVELS, configure_logging
+from evenflow.worker.logs import FORMAT_VARIABLE, FORMATS, LEVELS, configure_logging
+from evenflow.worker.options import MOST_SLOTS
 from evenflow.worker.orders import Orders
-from evenflow.worker.pump import MOST_SLOTS
 from evenflow.worker.serving import QueueList
 from evenflow.worker.supervisor import Supervisor
 
@@ -128,31 +130,34 @@ class Ceilings:
     "--health-port",
     type=click.IntRange(0, 65_535),
     metavar="P",
-    help="Answer /healthz and /readyz on 127.0.0.1:P.",
+    help="Answer /healthz, /readyz and /metrics on 127.0.0.1:P.",
 )
 @click.option("--pidfile", type=click.Path(path_type=Path), help="Write the supervisor's process id here.")
 @click.option(
     "--loglevel", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS, case_sensitive=False),
+    envvar=FORMAT_VARIABLE,
+    default=FORMATS[0],
+    show_default=True,
+    help="One line of text, or one JSON object, per record.",
+)
 def worker(
     locator: str, queues: str | None, processes: int | None, concurrency: int, max_claim_batch: int,
     max_claim_per_worker: int, shutdown_timeout: float, coalesce_notifies: int, max_jobs_per_process: int,
     max_memory_mb: int, max_age: float, no_services: bool, health_port: int | None, pidfile: Path | None,
-    loglevel: str,
+    loglevel: str, log_format: str,
 ) -> None:  # fmt: skip
     """Run the jobs of an app: a supervisor with worker processes and the services.
 
     TERM and INT (Ctrl-C) stop claiming at once, give running jobs the shutdown timeout, then return the rest to the
     queue. A second one hurries; QUIT returns everything at once. A failed start or a dead service exits non-zero.
     """
-    configure_logging(loglevel)
+    configure_logging(loglevel, log_format)
     app: Evenflow = load_object(locator, Evenflow)
-    served = (
-        [name.strip() for name in queues.split(",") if name.strip()]
-        if queues is not None
-        else app.served_queues()
-    )
-    QueueList.parse(served)
+    served = _served(app, queues)
     if app.settings.database.memory:
         raise ConfigError(
             "a database in memory belongs to one process: use app.run_worker(), or sqlite:///jobs.db"
@@ -164,44 +169,77 @@ def worker(
         max_claim_per_worker,
         max_claim_batch,
     )
-    for warning in app.settings.warnings:
-        log.warning("%s", warning)
-    per_worker, batch = ceilings.effective()
-    log.info(
-        "Concurrency config: processes=%d, concurrency=%d, cluster_wide_cap=%s, max_claim_per_worker=%d, max_claim_batch=%d",
-        ceilings.processes, concurrency, app.settings.cluster_wide_cap, per_worker, batch,
-    )  # fmt: skip
-    log.info(
-        "Serving %s from %s with %d tasks and %d schedules",
-        ",".join(served), app.settings.database.masked(), len(app.tasks), len(app.schedules.declared),
-    )  # fmt: skip
+    _say_what_starts(app, ceilings, served)
     orders = [
         Orders(
             locator=locator, path=[os.getcwd()], queues=served, parent=0, concurrency=concurrency,
             max_claim_batch=max_claim_batch,
             max_claim=ceilings.bounds(place)[0], prefetch=ceilings.bounds(place)[1],
             shutdown_timeout_s=shutdown_timeout, coalesce_notifies=coalesce_notifies, max_jobs=max_jobs_per_process,
-            max_memory_mb=max_memory_mb, max_age_s=max_age, loglevel=loglevel,
+            max_memory_mb=max_memory_mb, max_age_s=max_age, loglevel=loglevel, log_format=log_format,
         )
         for place in range(ceilings.processes)
     ]  # fmt: skip
+    supervisor = Supervisor(
+        app.settings,
+        orders,
+        prepare=lambda: _prepare(app),
+        services=not no_services,
+        plan=app.schedules,
+        shutdown_timeout_s=shutdown_timeout,
+    )
+    with (
+        supervisor.obeys_signals(),
+        _pid_written(pidfile),
+        serve_health(health_port, supervisor.health, Scraped(app)),
+    ):
+        code = supervisor.run()
+    sys.exit(code)
 
-    def prepare() -> None:
-        app.prepare()
-        app.close()
 
-    with _pid_written(pidfile):
-        supervisor = Supervisor(
-            app.settings,
-            orders,
-            prepare=prepare,
-            services=not no_services,
-            plan=app.schedules,
-            shutdown_timeout_s=shutdown_timeout,
-        )
-        with serve_health(health_port, supervisor.health):
-            code = supervisor.run()
-        sys.exit(code)
+def _served(app: Evenflow, queues: str | None) -> list[str]:
+    """The queues that were named, or all of the app; mistakes among them are refused."""
+    if queues is None:
+        served = app.served_queues()
+    else:
+        served = [name.strip() for name in queues.split(",") if name.strip()]
+    QueueList.parse(served)
+    return served
+
+
+def _say_what_starts(app: Evenflow, ceilings: Ceilings, served: Sequence[str]) -> None:
+    for warning in (*app.settings.warnings, *undeclared(app, served)):
+        log.warning("%s", warning)
+    per_worker, batch = ceilings.effective()
+    log.info(
+        "Concurrency config: processes=%d, concurrency=%d, cluster_wide_cap=%s, max_claim_per_worker=%d, max_claim_batch=%d",
+        ceilings.processes, ceilings.concurrency, app.settings.cluster_wide_cap, per_worker, batch,
+    )  # fmt: skip
+    log.info(
+        "Serving %s from %s with %s and %s",
+        ",".join(served),
+        app.settings.database.masked(),
+        count_of(len(app.tasks), "task"),
+        count_of(len(app.schedules.declared), "schedule"),
+    )
+
+
+def _prepare(app: Evenflow) -> None:
+    """The tables and queues, before processes are started that have connections of their own."""
+    app.prepare()
+    app.close()
+
+
+def undeclared(app: Evenflow, served: Sequence[str]) -> list[str]:
+    """A warning for each queue named that the app cannot fill: others may, so it is no error, but it is rarely meant."""
+    if app.settings.queue_mode == "open":
+        return []
+    declared = app.served_queues()
+    return [
+        f"--queues {name!r}: this app declares no such queue, only {', '.join(map(repr, declared))}"
+        for name in served
+        if not any(map(QueueList.parse([name]).serves, declared))
+    ]
 
 
 @contextlib.contextmanager

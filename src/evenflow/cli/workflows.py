@@ -16,9 +16,8 @@ from evenflow.clock import to_us
 from evenflow.ids import id_text
 from evenflow.job import State
 from evenflow.store import reads, runs
-from evenflow.store.runs import RunRow
+from evenflow.store.runs import RUN_STATES, RunRow
 
-RUN_STATES = ("running", "paused", "succeeded", "failed", "cancelled")
 ACTS = ("cancel", "pause", "resume", "retry")
 _COLOURS = {
     "running": "cyan",

@@ -1,61 +1,53 @@
 """The client: declare tasks, enqueue calls, look at jobs and control them."""
 
-import enum
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from evenflow.checks import whole
 from evenflow.client.breakers import BreakerControl, BreakerStatus, declare_breakers, status_of
+from evenflow.client.declaring import declare_task
+from evenflow.client.decorators import Declare, DeclareRecurring, Unasked
 from evenflow.client.handle import Job
-from evenflow.client.journal import LONGEST_EVENT, StoredJournal
-from evenflow.client.keyed import rate_limits
+from evenflow.client.history import MinuteRow, TaskRow, minute_rows, task_rows
+from evenflow.client.journal import StoredJournal
 from evenflow.client.limit_rows import LimitRow, limit_rows
-from evenflow.client.options import TaskOptions, declared_policy
+from evenflow.client.options import TaskOptions
 from evenflow.client.producer import Producer
+from evenflow.client.publishing import refusal_of, rules_of
+from evenflow.client.queue_limits import UNSET, Unset, reset_limit, set_limit
+from evenflow.client.rates import rate_usage, take_start
 from evenflow.client.run import Run
 from evenflow.client.schedule_options import ScheduleOptions
 from evenflow.client.schedules import Schedules
+from evenflow.client.selection import Ids, batches, filter_of, queue_or_task, records
+from evenflow.client.snapshot import Snapshot, take_snapshot
 from evenflow.client.step import OnError
-from evenflow.client.task import LONGEST_NAME, AnyTask, Call, Task, task_name
+from evenflow.client.surrounding import Publishing, both
+from evenflow.client.task import AnyTask, Call, Task
 from evenflow.client.why import Reason, reasons
 from evenflow.client.workflow import Workflow
 from evenflow.codec import check_text, encode_result
 from evenflow.context import Context
+from evenflow.durable import LONGEST_NAME
 from evenflow.durations import Duration
-from evenflow.errors import ConfigError, JobNotFound, PayloadError, RateLimited
+from evenflow.errors import ConfigError, EnqueueError, JobNotFound
 from evenflow.hooks import Hooks
-from evenflow.ids import id_number
+from evenflow.ids import id_number, job_number
 from evenflow.job import Claimed, JobRecord, State
-from evenflow.limits import Breaker, Rate
+from evenflow.limits import Rate
 from evenflow.rules.breaker import declared
 from evenflow.settings import Options, Settings
-from evenflow.store import control, durable, gates, limits, reads, runs
+from evenflow.store import control, durable, gates, limits, publishing, reads, runs, statistics
 from evenflow.store.gates import Gate
 from evenflow.store.limits import Limiter
 from evenflow.store.open import prepare
+from evenflow.store.statistics import Statistic
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
-_BATCH = 500
-
-Ids = str | Iterable[str]
-
-
-class Unset(enum.Enum):
-    """What an argument is that was not given, where None says something of its own."""
-
-    UNSET = "unset"
-
-
-UNSET = Unset.UNSET
-
-
-class _Unasked:
-    """For type checkers alone. No function asks for one, so whose first parameter takes it takes anything: that is no
-    Context, and its calls go unchecked rather than be held to a signature without their first argument."""
 
 
 class Client:
@@ -63,7 +55,7 @@ class Client:
 
     def __init__(self, url: str | None = None, **options: Unpack[Options]) -> None:
         self.settings = Settings.build(url, **options)
-        if mistakes := declared({}, self._queue_breakers).mistakes:
+        if mistakes := declared({}, self.settings.queue_breakers).mistakes:
             raise ConfigError(mistakes)
         self._producer = Producer(self.settings)
         self.hooks = Hooks()
@@ -78,10 +70,10 @@ class Client:
 
     @overload
     def task(
-        self, function: Callable[Concatenate[_Unasked, P], Coroutine[Any, Any, T]], /
+        self, function: Callable[Concatenate[Unasked, P], Coroutine[Any, Any, T]], /
     ) -> Task[..., Coroutine[Any, Any, T], T]: ...
     @overload
-    def task(self, function: Callable[Concatenate[_Unasked, P], T], /) -> Task[..., T, T]: ...
+    def task(self, function: Callable[Concatenate[Unasked, P], T], /) -> Task[..., T, T]: ...
     @overload
     def task(
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
@@ -95,7 +87,7 @@ class Client:
     @overload
     def task(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
     @overload
-    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> "Declare": ...
+    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Declare: ...
     def task(self, function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Make a function a task: `@app.task` or `@app.task(queue="docs", group="tenant", retry=Retry())`.
 
@@ -104,22 +96,26 @@ class Client:
         reported at once, as ConfigError.
         """
         if function is None:
-            return lambda real: self._declare(real, options)
-        return self._declare(function, options)
+            return lambda real: declare_task(self._producer, real, options)
+        return declare_task(self._producer, function, options)
 
     def recurring(
         self, cron: str | None = None, *, every: Duration | None = None, key: str | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> "DeclareRecurring":  # fmt: skip
+    ) -> DeclareRecurring:  # fmt: skip
         """Let a task recur: `@app.recurring("30 2 * * *", timezone="Europe/Berlin")` above `@app.task`, or above a
         function, which becomes a task. `every=timedelta(minutes=5)` is elapsed time instead of a clock's.
 
         Options: key (default: the task's name), timezone, args, kwargs, queue, priority, catch_up ("skip", "one",
         "all"), overlap ("allow", "skip"), jitter, description. Mistakes are reported at once, as ConfigError.
         """
+        if callable(cron):
+            raise ConfigError(
+                "recurring: expected a cron expression or every=, got a function; write @app.recurring('0 6 * * *')"
+            )
 
         def declare(given: Any) -> AnyTask:
-            task = given if isinstance(given, Task) else self._declare(given, {})
+            task = given if isinstance(given, Task) else declare_task(self._producer, given, {})
             if not task.belongs_to(self._producer):
                 raise ConfigError(f"schedule {key or task.name!r}: task {task.name!r} belongs to another app")
             self.schedules.declare(task, key, cron, every, options)
@@ -127,13 +123,31 @@ class Client:
 
         return declare  # type: ignore[return-value]
 
-    def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: Any = None) -> list[Job[Any]]:
-        """Store calls of any tasks in one transaction: `app.enqueue_many([add.job(1, 2), parse.job("bob", "x")])`."""
-        return self._producer.enqueue(list(calls), connection)
+    def enqueue_many(
+        self, calls: Iterable[Call[Any]], *, connection: Any = None, ids: Sequence[str] | None = None
+    ) -> list[Job[Any]]:
+        """Store calls of any tasks in one transaction: `app.enqueue_many([add.job(1, 2), parse.job("bob", "x")])`.
+
+        `ids` are those of the jobs, one for each call, where they were taken before by `reserve_ids`.
+        """
+        return self._producer.enqueue(list(calls), connection, ids)
+
+    def reserve_ids(self, count: int) -> list[str]:
+        """Ids for jobs that are enqueued later, by `enqueue_many(calls, ids=…)`: for those who have to write an id down
+        before its job may exist. What is not used is no loss."""
+        if wrong := whole("count", count, 1, 100_000):
+            raise ValueError(wrong[0])
+        return self._producer.reserve_ids(count)
 
     async def aenqueue_many(self, calls: Iterable[Call[Any]], *, connection: Any = None) -> list[Job[Any]]:
         """`enqueue_many`, awaited."""
         return await self._producer.aenqueue(list(calls), connection)
+
+    def publish_with(self, publishing: Publishing) -> None:
+        """Surround every enqueue of this app. For instrumentation, such as `evenflow.tracing`; several may do it, and
+        the jobs carry the headers of all."""
+        former = self._producer.publishing
+        self._producer.publishing = publishing if former is None else both(former, publishing)
 
     def workflow(self, name: str, *, on_error: OnError = "fail") -> Workflow:
         """A new workflow to add steps to. `on_error="pause"` pauses a run when one of its steps fails."""
@@ -175,13 +189,21 @@ class Client:
         self._producer.make_tables()
         number = runs.find_by_key(self._producer.engine, id)
         if number is None:
-            number = _number(id)
+            try:
+                number = id_number(id)
+            except ValueError:
+                raise JobNotFound(
+                    f"there is no run {id!r}: expected the id of a run, or the one that was given to its start; "
+                    "evenflow workflows, or app.workflow_runs(), shows those that exist"
+                ) from None
         return Run(self._producer.desk, number).refresh()
 
     def workflow_runs(
         self, *, state: str | None = None, workflow: str | None = None, limit: int = runs.PAGE
     ) -> list[Run[Any]]:
-        """Runs, newest first."""
+        """Runs, newest first; ValueError for a state that there is not."""
+        if state is not None and state not in runs.RUN_STATES:
+            raise ValueError(f"state: expected one of {', '.join(runs.RUN_STATES)}, got {state!r}")
         self._producer.make_tables()
         rows = runs.page(self._producer.engine, state=state, name=workflow, top=limit)
         return [Run(self._producer.desk, row.id, row) for row in rows]
@@ -191,9 +213,11 @@ class Client:
 
         Events are kept for a week: a job that comes to its wait later finds those since it was made.
         """
+        if name == "":
+            raise EnqueueError("name: expected the name of an event, got ''")
         self._producer.make_ready()
         text = encode_result(payload, self.settings.max_payload_bytes)
-        woken = durable.emit(self._producer.engine, check_text("name", name, LONGEST_EVENT), text)
+        woken = durable.emit(self._producer.engine, check_text("name", name, LONGEST_NAME), text)
         if woken:
             self._producer.waker.wake_dispatchers()
         return woken
@@ -204,7 +228,7 @@ class Client:
 
     def job(self, id: str) -> Job[Any]:
         """The job with this id, or JobNotFound."""
-        return self._handle(self._producer.results.read(_number(id)))
+        return self._handle(self._producer.results.read(job_number(id)))
 
     def jobs(
         self, *, state: State | str | None = None, queue: str | None = None, task: str | AnyTask | None = None,
@@ -214,17 +238,18 @@ class Client:
 
         >>> [job.id for job in app.jobs(state="failed", limit=10)]  # doctest: +SKIP
         """
-        wanted = _filter(state, queue, task, group)
-        start = reads.NEWEST if before is None else _number(before)
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit: expected 0 or more, got {limit}")
-        return self._pages(wanted, start, limit)
+        wanted = filter_of(state, queue, task, group)
+        start = reads.NEWEST if before is None else job_number(before)
+        if wrong := whole("limit", limit, 0, optional=True):
+            raise ValueError(wrong[0])
+        return map(self._handle, records(self._producer, wanted, start, limit))
 
     def cancel(self, ids: Ids | None = None, reason: str = "", **filters: Any) -> int:
         """Stop jobs, by id or by filter (state, queue, task, group). Running ones are told. How many were open."""
         engine, retention = self._producer.engine, self.settings.retention
         count = sum(
-            len(control.cancel(engine, batch, retention, reason)) for batch in self._batches(ids, filters)
+            len(control.cancel(engine, batch, retention, reason))
+            for batch in batches(self._producer, ids, filters)
         )
         if count:
             self._producer.waker.announce_ends()
@@ -232,7 +257,10 @@ class Client:
 
     def retry(self, ids: Ids | None = None, **filters: Any) -> int:
         """Put failed, quarantined, cancelled, expired or discarded jobs back to work, with all their attempts. How many."""
-        count = sum(len(control.retry(self._producer.engine, batch)) for batch in self._batches(ids, filters))
+        count = sum(
+            len(control.retry(self._producer.engine, batch))
+            for batch in batches(self._producer, ids, filters)
+        )
         if count:
             self._producer.waker.wake_dispatchers()
         return count
@@ -240,7 +268,9 @@ class Client:
     def discard(self, ids: Ids | None = None, **filters: Any) -> int:
         """Give jobs up: open ones do not run, failed ones leave the list of the failed. How many."""
         engine, retention = self._producer.engine, self.settings.retention
-        count = sum(len(control.discard(engine, batch, retention)) for batch in self._batches(ids, filters))
+        count = sum(
+            len(control.discard(engine, batch, retention)) for batch in batches(self._producer, ids, filters)
+        )
         if count:
             self._producer.waker.announce_ends()
         return count
@@ -250,7 +280,7 @@ class Client:
     ) -> None:  # fmt: skip
         """Start no more jobs of this queue, or of this task in any queue; what runs goes on. Lasts until `resume`, over
         restarts: `app.pause("mail")`, `app.pause(task="charge", why="the bank is closed")`."""
-        name = _one_of(queue, task)
+        name = queue_or_task(queue, task)
         if task is None:
             self.settings.queue(name)
         self._producer.make_ready()
@@ -259,7 +289,7 @@ class Client:
 
     def resume(self, queue: str | None = None, *, task: str | AnyTask | None = None) -> bool:
         """Serve a paused queue, or run a paused task's jobs, again; False if it was not paused."""
-        name = _one_of(queue, task)
+        name = queue_or_task(queue, task)
         self._producer.make_ready()
         if task is None:
             resumed = control.resume(self._producer.engine, name)
@@ -299,29 +329,11 @@ class Client:
 
         Lasts until it is set again, whatever the code declares; `reset_limit` gives the word back to the code.
         """
-        self.settings.queue(queue)
-        wrong = (
-            [] if max_concurrency is UNSET else whole("max_concurrency", max_concurrency, 0, optional=True)
-        )
-        wrong += [] if max_ready is UNSET else whole("max_ready", max_ready, 1, optional=True)
-        if max_concurrency is UNSET and max_ready is UNSET:
-            wrong.append("expected max_concurrency= or max_ready=, got neither")
-        if wrong:
-            raise ConfigError([f"queue {queue!r}: {mistake}" for mistake in wrong])
-        self._producer.make_ready()
-        if not isinstance(max_concurrency, Unset):
-            control.set_cap(self._producer.engine, queue, max_concurrency)
-        if not isinstance(max_ready, Unset):
-            control.set_bound(self._producer.engine, queue, max_ready)
-        self._producer.waker.wake(queue)
+        set_limit(self._producer, queue, max_concurrency, max_ready)
 
     def reset_limit(self, queue: str) -> None:
         """Forget what `set_limit` said: the declaration counts again."""
-        declared = self.settings.queue(queue)
-        self._producer.make_ready()
-        control.set_cap(self._producer.engine, queue, declared.max_concurrency, is_set=False)
-        control.set_bound(self._producer.engine, queue, declared.max_ready, is_set=False)
-        self._producer.waker.wake(queue)
+        reset_limit(self._producer, queue)
 
     def why(self, id: str) -> list[Reason]:
         """Why this job is not running: the reasons, with numbers and holders.
@@ -329,20 +341,18 @@ class Client:
         >>> [reason.text for reason in app.why(job.id)]  # doctest: +SKIP
         ["queue 'stripe' is at its cap: 3/3 in flight"]
         """
-        return reasons(self._producer.engine, self._producer.results.read(_number(id)))
+        return reasons(self._producer.engine, self._producer.results.read(job_number(id)))
 
     def limits(self, prefix: str = "") -> list[LimitRow]:
-        """Every limit in use: caps, bounds, keys, locks, groups and rates; or those whose names begin with `prefix`."""
+        """Every limit in use: caps, bounds, keys, locks, groups and rates; or those whose names begin with `prefix`. Of the last
+        four kinds the first 1,000 by name."""
         self._producer.make_ready()
-        return [row for row in limit_rows(self._producer.engine) if row.name.startswith(prefix)]
+        return limit_rows(self._producer.engine, prefix)
 
     def rate_usage(self, name: str) -> list[Limiter]:
         """How far the rates of a queue or of a task (by its name) are used up in this window."""
         self._producer.make_ready()
-        engine = self._producer.engine
-        return [
-            row for kind in ("queue", "task") for row in limits.limiters(engine, prefix=f"rate:{kind}:{name}")
-        ]
+        return rate_usage(self._producer.engine, name)
 
     def rate_reset(self, name: str) -> int:
         """Forget the starts of this window for a queue's or a task's rates; how many rates were reset."""
@@ -354,22 +364,68 @@ class Client:
     def throttle(self, name: str, rate: Rate | str) -> None:
         """Count one start under a rate of one's own, or raise RateLimited with the seconds until there is room."""
         self._producer.make_ready()
-        checked = Rate(rate) if isinstance(rate, str) else rate
-        for limit in rate_limits(f"rate:throttle:{check_text('name', name)}", checked):
-            assert limit.window_us is not None
-            granted, free_at = limits.take_token(
-                self._producer.engine, limit.name, limit.most, limit.window_us
+        take_start(self._producer.engine, name, rate if isinstance(rate, Rate) else Rate(rate))
+
+    def publish(self, *tasks: AnyTask) -> dict[str, str | None]:
+        """Let programs in other languages enqueue these tasks, or all of this app, by the SQL function `evenflow.enqueue`
+        (PostgreSQL). Name -> why it will be refused there, or None. Call it again when declarations change.
+
+        >>> app.publish(welcome)  # doctest: +SKIP
+        {'shop.welcome': None}
+        """
+        if self._producer.engine.kind != "postgres":
+            raise ConfigError(
+                "publish: expected a PostgreSQL database, got SQLite, which has no functions to enqueue by"
             )
-            if not granted:
-                wait_us = 0 if free_at is None else free_at - reads.now_us(self._producer.engine)
-                raise RateLimited(
-                    f"rate {name!r} is used up: {checked.limit}", retry_after=max(0.0, wait_us / 1e6)
-                )
+        chosen = {task.name: task for task in tasks or self.tasks.values()}
+        if foreign := [name for name, task in chosen.items() if not task.belongs_to(self._producer)]:
+            raise ConfigError([f"publish: task {name!r} belongs to another app" for name in foreign])
+        self._producer.make_ready()
+        rules = {name: rules_of(task, self.settings) for name, task in chosen.items()}
+        publishing.publish(self._producer.engine, rules)
+        return {name: refusal_of(text) for name, text in rules.items()}
+
+    def withdraw(self, *tasks: AnyTask | str) -> list[str]:
+        """Let these tasks no longer be enqueued by SQL; the names of those that could be."""
+        self._producer.make_ready()
+        names = [task if isinstance(task, str) else task.name for task in tasks]
+        return publishing.withdraw(self._producer.engine, names)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Open jobs: queue -> state -> count."""
         self._producer.make_tables()
         return reads.counts(self._producer.engine)
+
+    def history(
+        self, minutes: int = 60, *, queue: str | None = None, task: str | AnyTask | None = None
+    ) -> list[MinuteRow]:
+        """What has run in the last minutes, one row each, oldest first: how much, how it ended, how long it waited and took.
+
+        Statistics, not accounts: workers report every ten seconds, and one that is killed takes its last report along.
+
+        >>> [(row.at, row.succeeded, row.run_p95) for row in app.history(5)]  # doctest: +SKIP
+        """
+        self._producer.make_tables()
+        name = task.name if isinstance(task, Task) else task
+        return minute_rows(self._producer.engine, minutes, queue, name)
+
+    def totals(self, minutes: int | None = None) -> list[TaskRow]:
+        """What has run of each task in each queue: since the beginning, or in the last minutes.
+
+        >>> {row.task: row.failed for row in app.totals(minutes=60)}  # doctest: +SKIP
+        """
+        self._producer.make_tables()
+        return task_rows(self._producer.engine, minutes)
+
+    def statistics(self) -> list[Statistic]:
+        """The totals of each task in each queue as they are stored, with histograms; `totals` is for people."""
+        self._producer.make_tables()
+        return statistics.totals(self._producer.engine)
+
+    def snapshot(self) -> Snapshot:
+        """One look at everything: queues with their depths and ages, workers, limits and breakers. Bounded reads."""
+        declare_breakers(self._producer)
+        return take_snapshot(self._producer.engine)
 
     def queues(self) -> list[reads.QueueRow]:
         """Every queue that was declared, paused or used."""
@@ -388,145 +444,12 @@ class Client:
         """Give connections back. The app can be used again afterwards."""
         self._producer.close()
 
-    def _declare(self, function: Callable[..., Any], options: TaskOptions) -> AnyTask:
-        given = options.get("name")
-        name = task_name(function) if given is None else given
-        try:
-            check_text("name", name, LONGEST_NAME)
-        except PayloadError as wrong:
-            raise ConfigError(f"task {name!r}: {wrong}") from None
-        if not name:
-            raise ConfigError(
-                "task '': expected a name of at least one character; leave name= out for the function's own"
-            )
-        if (known := self.tasks.get(name)) is not None and known.function is not function:
-            raise ConfigError(f"task {name!r} is declared twice; give one of them another name=")
-        policy, found = declared_policy(options)
-        mistakes = [f"task {name!r}: {mistake}" for mistake in found]
-        if not found and policy.breaker is not None:
-            others = {each: task.policy.breaker for each, task in self.tasks.items() if each != name}
-            mistakes += declared({**others, name: policy.breaker}, self._queue_breakers).mistakes
-        try:
-            task: AnyTask = Task(function, name, policy, self._producer)
-        except ConfigError as wrong:
-            mistakes += wrong.mistakes
-        if mistakes:
-            raise ConfigError(mistakes)
-        self._producer.tasks[name] = task
-        return task
-
-    @property
-    def _queue_breakers(self) -> dict[str, Breaker | None]:
-        return {queue.name: queue.breaker for queue in self.settings.queues}
-
-    def _pages(self, wanted: reads.Filter, before: int, limit: int | None) -> Iterator[Job[Any]]:
-        self._producer.make_tables()
-        left = reads.NEWEST if limit is None else limit
-        while left and (
-            page := reads.page(self._producer.engine, wanted, before=before, top=min(left, reads.PAGE))
-        ):
-            yield from map(self._handle, page)
-            left -= len(page)
-            before = page[-1].id
-
     def _handle(self, record: JobRecord) -> Job[Any]:
         task = self.tasks.get(record.task)
         return Job(record, self._producer.results, task.signature if task else None)
-
-    def _batches(self, ids: Ids | None, filters: dict[str, Any]) -> Iterator[Sequence[int]]:
-        """The ids that were named or that match, in batches; a filter is read before anything of its batch changes."""
-        self._producer.make_ready()
-        if (ids is None) == (not filters):
-            raise TypeError("expected ids or a filter (state=, queue=, task=, group=), and not both")
-        if ids is not None:
-            numbers = [_number(ids)] if isinstance(ids, str) else [_number(each) for each in ids]
-            yield from (numbers[start : start + _BATCH] for start in range(0, len(numbers), _BATCH))
-            return
-        wanted = _filter(**{"state": None, "queue": None, "task": None, "group": None, **filters})
-        before = reads.NEWEST
-        while page := reads.page(self._producer.engine, wanted, before=before, top=_BATCH):
-            before = page[-1].id
-            yield [record.id for record in page]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class Declare:
-    """What `@app.task(...)` with options is to a type checker; never instantiated."""
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[_Unasked, P], Coroutine[Any, Any, T]], /
-    ) -> Task[..., Coroutine[Any, Any, T], T]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[_Unasked, P], T], /) -> Task[..., T, T]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
-    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, T]], /
-    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], T], /) -> Task[P, T, T]: ...
-    @overload
-    def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
-    def __call__(self, function: Any, /) -> Any:
-        return function
-
-
-class DeclareRecurring:
-    """What `@app.recurring(...)` is to a type checker; never instantiated."""
-
-    @overload
-    def __call__(self, function: Task[P, R, T], /) -> Task[P, R, T]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[_Unasked, P], Coroutine[Any, Any, T]], /
-    ) -> Task[..., Coroutine[Any, Any, T], T]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[_Unasked, P], T], /) -> Task[..., T, T]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
-    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, T]], /
-    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], T], /) -> Task[P, T, T]: ...
-    @overload
-    def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
-    def __call__(self, function: Any, /) -> Any:
-        return function
-
-
-def _one_of(queue: str | None, task: str | AnyTask | None) -> str:
-    if (queue is None) == (task is None):
-        raise TypeError("expected a queue or task=, and not both")
-    if task is None:
-        assert queue is not None
-        return queue
-    return check_text("task", task.name if isinstance(task, Task) else task, LONGEST_NAME)
-
-
-def _number(id: str) -> int:
-    try:
-        return id_number(id)
-    except ValueError as wrong:
-        raise JobNotFound(str(wrong)) from None
-
-
-def _filter(
-    state: State | str | None, queue: str | None, task: str | AnyTask | None, group: str | None
-) -> reads.Filter:
-    if state is not None and state not in State.__members__.values():
-        raise ValueError(f"state: expected one of {', '.join(State)}, got {state!r}")
-    name = task.name if isinstance(task, Task) else task
-    return reads.Filter(None if state is None else State(state), queue, name, group)

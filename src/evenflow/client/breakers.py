@@ -87,7 +87,7 @@ class BreakerControl:
 def declared_breakers(producer: Producer) -> Declared:
     """What the app's tasks and queues say about breakers."""
     tasks = {name: task.policy.breaker for name, task in producer.tasks.items()}
-    return declared(tasks, {queue.name: queue.breaker for queue in producer.settings.queues})
+    return declared(tasks, producer.settings.queue_breakers)
 
 
 def declare_breakers(producer: Producer) -> None:

@@ -78,67 +78,88 @@ class Job(Generic[T_co]):
         return known
 
     @property
+    def record(self) -> JobRecord:
+        """Everything that is stored of it, as it is stored: for tools that show or translate jobs."""
+        return self._record
+
+    @property
     def id(self) -> str:
+        """Its name in the store: text that sorts by time."""
         return id_text(self._record.id)
 
     @property
     def state(self) -> State:
+        """Where it was in its life when it was read."""
         return self._record.state
 
     @property
     def task(self) -> str:
+        """The task's name."""
         return self._record.task
 
     @property
     def queue(self) -> str:
+        """The queue it is in."""
         return self._record.queue
 
     @property
     def group(self) -> str | None:
+        """Whose job it is, for fair turns, or None."""
         return self._record.group
 
     @property
     def priority(self) -> int:
+        """-100 to 100, lower first."""
         return self._record.priority
 
     @property
     def args(self) -> tuple[Any, ...]:
+        """The positional arguments, as the annotations say."""
         return decode_call(self._record.payload, self._signature)[0]
 
     @property
     def kwargs(self) -> dict[str, Any]:
+        """The named arguments, as the annotations say."""
         return decode_call(self._record.payload, self._signature)[1]
 
     @property
     def attempt(self) -> int:
+        """How many attempts have begun."""
         return self._record.attempt
 
     @property
     def max_attempts(self) -> int:
+        """How many attempts it may have."""
         return self._record.max_attempts
 
     @property
     def crashes(self) -> int:
+        """How often a process died under it; counted apart from attempts."""
         return self._record.crashes
 
     @property
     def created_at(self) -> datetime:
+        """When it was enqueued, by the database's clock."""
         return from_us(self._record.created_at)
 
     @property
     def run_at(self) -> datetime:
+        """When it is or was due."""
         return from_us(self._record.run_at)
 
     @property
     def started_at(self) -> datetime | None:
+        """When the last attempt was claimed, or None."""
         return _moment(self._record.started_at)
 
     @property
     def finished_at(self) -> datetime | None:
+        """When it ended, or None."""
         return _moment(self._record.finished_at)
 
     @property
     def good_until(self) -> datetime | None:
+        """When it is not worth starting any more, or None."""
         return _moment(self._record.good_until)
 
     @property

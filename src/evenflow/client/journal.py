@@ -1,25 +1,28 @@
 """The journal of one run of a body, in the store: what it remembers, waits for, and adds to its workflow."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
 
+from evenflow.client.plan import timed
 from evenflow.client.task import AnyTask, Task
-from evenflow.codec import Reference, call_wires, check_text, holds_reference
+from evenflow.clock import MICROSECOND, from_us
+from evenflow.codec import Reference, call_wires, holds_reference
 from evenflow.codec.wire import TAG, decode_any
-from evenflow.errors import EnqueueError, LeaseLost
+from evenflow.errors import DecodeError, EnqueueError, LeaseLost
 from evenflow.ids import IdSource, id_text
 from evenflow.job import Claimed, NewJob
 from evenflow.settings import Settings
 from evenflow.store import control, durable, runs, workflows
 from evenflow.store.callers import drive_together
-from evenflow.store.enqueue import Sign
+from evenflow.store.enqueue_parameters import Sign
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Waker
 from evenflow.store.workflows import NewStep
 
-LONGEST_EVENT = 255
+LISTED = ("tuple", "set", "frozenset")
 
 
 class Office(Protocol):
@@ -50,9 +53,7 @@ class StoredJournal:
 
     def remember(self, name: str, value: str) -> None:
         job, retention = self._job, self._office.settings.retention
-        if not durable.remember(
-            self._office.engine, job.id, job.epoch, check_text("name", name, 255), value, retention
-        ):
+        if not durable.remember(self._office.engine, job.id, job.epoch, name, value, retention):
             raise LeaseLost(
                 f"job {id_text(job.id)}: this attempt no longer owns it, so nothing is remembered"
             )
@@ -61,11 +62,12 @@ class StoredJournal:
 
     def next_event(self, name: str, after: int) -> tuple[int, str] | None:
         job, engine = self._job, self._office.engine
-        if not durable.await_event(
-            engine, job.id, job.epoch, check_text("event", name, LONGEST_EVENT), after
-        ):
+        if not durable.await_event(engine, job.id, job.epoch, name, after):
             raise LeaseLost(f"job {id_text(job.id)}: this attempt no longer owns it, so it waits for nothing")
         return durable.next_event(engine, name, after=after, since=job.created_at)
+
+    def leave_event(self) -> None:
+        durable.leave_event(self._office.engine, self._job.id, self._job.epoch)
 
     def add_step(
         self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None, after: Any
@@ -75,13 +77,16 @@ class StoredJournal:
         run, own_name, container, children = self._place()
         wanted = [after] if isinstance(after, str) else list(after)
         wanted += [reference.name for reference in references_in((list(args), dict(kwargs)))]
-        parents = self._steps_named(run, wanted)
+        full = self._full_names(run, own_name, wanted)
+        parents = list(dict.fromkeys(full[each][1] for each in wanted))
+        names = {each: known for each, (known, _) in full.items()}
         step = NewStep(
             f"{own_name}/{name}",
-            task.template(tuple(args), dict(kwargs)),
+            task.template(renamed(tuple(args), names), renamed(dict(kwargs), names)),
             ordinal=-1,
             existing_parents=parents,
         )
+        step = timed(step, task.policy.run_after)
         (number,) = self._extend(run, [step], container, [child for child in children if child != container])
         return id_text(number)
 
@@ -92,9 +97,7 @@ class StoredJournal:
         parents = self._job.inputs.parents if self._job.inputs is not None else []
         outputs = {parent.name: parent.result for parent in parents if parent.result is not None}
         (items, plan), _ = call_wires(self._job.payload, outputs)
-        steps = self._members(
-            run, [items] if not isinstance(items, list) else items, msgspec.json.decode(plan)
-        )
+        steps = self._members(run, _listed(items), msgspec.json.decode(plan))
         self._extend(run, steps, container, [])
         return len(steps)
 
@@ -105,17 +108,17 @@ class StoredJournal:
                 f"no task {plan['task']!r} is registered here; import its module, or correct its name"
             )
         using = plan["using"]
+        when = _when(using)
         task = declared.using(queue=using["queue"], priority=using["priority"], group=using["group"])
+        task = task if when is None else task.using(run_after=when)
         args, kwargs = _values(plan["args"]), _values(plan["kwargs"])
         parents = self._steps_named(run, [each.name for each in references_in((args, kwargs))])
         steps = []
         for place, item in enumerate(items):
             job = task.template((declared.signature.decode_first(item), *args), kwargs)
-            steps.append(
-                NewStep(
-                    f"{plan['name']}[{place}]", _as_told(job, using), ordinal=place, existing_parents=parents
-                )
-            )
+            name = f"{plan['name']}[{place}]"
+            step = NewStep(name, _as_told(job, using), ordinal=place, existing_parents=parents)
+            steps.append(timed(step, when))
         return steps
 
     def _place(self) -> tuple[int, str, int | None, list[int]]:
@@ -130,18 +133,48 @@ class StoredJournal:
             raise EnqueueError(f"no step {missing[0]!r} in this run")
         return list(dict.fromkeys(found[name] for name in names))
 
+    def _full_names(self, run: int, own: str, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+        """Which steps names mean, with their numbers: of those that this step has added, of those beside it, of those
+        around, the nearest."""
+        parts = own.split("/")
+        nearness = ["/".join(parts[:depth]) + "/" for depth in range(len(parts), 0, -1)] + [""]
+        meant = {name: [prefix + name for prefix in nearness] for name in names}
+        found = runs.numbers_of(self._office.engine, run, [each for full in meant.values() for each in full])
+        known = {name: next((each for each in full if each in found), None) for name, full in meant.items()}
+        if missing := [name for name, full in known.items() if full is None]:
+            raise EnqueueError(f"no step {missing[0]!r} in this run")
+        return {name: (full, found[full]) for name, full in known.items() if full is not None}
+
     def _extend(
         self, run: int, steps: Sequence[NewStep], container: int | None, children: Sequence[int]
     ) -> list[int]:
         office = self._office
+        added = [self._as_caused_by_this(step) for step in steps]
         numbers = drive_together(
             office.engine,
             lambda: workflows.extend_steps(
-                run, steps, office.ids, container=container, children=children, sign=office.signer()
+                run, added, office.ids, container=container, children=children, sign=office.signer()
             ),
         )
-        office.waker.wake(*control.admit(office.engine))
+        office.waker.wake(*control.admit(office.engine, office.settings.retention))
         return numbers
+
+    def _as_caused_by_this(self, step: NewStep) -> NewStep:
+        """A step of the same trace as the job that adds it."""
+        if step.job is None or self._job.headers is None:
+            return step
+        return msgspec.structs.replace(step, job=msgspec.structs.replace(step.job, headers=self._job.headers))
+
+
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """A value whose references go by other names."""
+    if isinstance(value, Reference):
+        return Reference(names[value.name])
+    if not holds_reference(value):
+        return value
+    if isinstance(value, dict):
+        return {key: renamed(each, names) for key, each in value.items()}
+    return type(value)(renamed(each, names) for each in value)
 
 
 def references_in(value: Any) -> list[Reference]:
@@ -154,6 +187,14 @@ def references_in(value: Any) -> list[Reference]:
     return [reference for each in parts for reference in references_in(each)]
 
 
+def _listed(wire: Any) -> list[Any]:
+    """The stored items of what a fan-out goes over."""
+    items = wire.get("v") if isinstance(wire, dict) and wire.get(TAG) in LISTED else wire
+    if not isinstance(items, list):
+        raise DecodeError(f"expected a list to go over, got {type(decode_any(wire)).__name__}")
+    return items
+
+
 def _values(wire: Any) -> Any:
     """Stored arguments of a fan-out as values, references kept."""
     if isinstance(wire, dict):
@@ -161,6 +202,14 @@ def _values(wire: Any) -> Any:
             return Reference(wire["v"])
         return decode_any(wire) if TAG in wire else {key: _values(each) for key, each in wire.items()}
     return [_values(each) for each in wire] if isinstance(wire, list) else wire
+
+
+def _when(using: Mapping[str, Any]) -> datetime | timedelta | None:
+    """When the members of a fan-out start; a version that said nothing of it meant at once."""
+    not_before, delay_us = using.get("not_before"), using.get("delay_us")
+    if not_before is not None:
+        return from_us(not_before)
+    return None if delay_us is None else delay_us * MICROSECOND
 
 
 def _as_told(job: NewJob, using: dict[str, Any]) -> NewJob:

@@ -11,6 +11,7 @@ from evenflow.store.engine import Engine
 from evenflow.store.limits import Limiter
 
 HOLDERS_SHOWN = 10
+MOST_KEYS = 1000
 
 
 class LimitRow(msgspec.Struct, frozen=True):
@@ -31,17 +32,23 @@ class LimitRow(msgspec.Struct, frozen=True):
     holders: tuple[str, ...] = ()
 
 
-def limit_rows(engine: Engine) -> list[LimitRow]:
-    """The caps of cluster and queues first, then bounds, then what keys, locks, groups and rates are held or waited for."""
-    return [*_cluster(engine), *_queues(engine), *_keyed(engine)]
+def limit_rows(
+    engine: Engine, prefix: str = "", *, counted: int = limits.EVERYBODY, top: int = MOST_KEYS
+) -> list[LimitRow]:
+    """The caps of cluster and queues first, then bounds, then what keys, locks, groups and rates are held or waited for;
+    all of them, or those whose names begin with `prefix`.
+
+    Jobs that wait for a key are counted up to `counted`; of keys, locks, groups and rates the first `top` are taken."""
+    caps = [row for row in (*_cluster(engine), *_queues(engine)) if row.name.startswith(prefix)]
+    return [*caps, *_keyed(engine, prefix, counted, top)]
 
 
 def _cluster(engine: Engine) -> list[LimitRow]:
     cap = reads.cluster_cap(engine)
     if cap is None:
         return []
-    used = sum(reads.in_flight(engine).values())
-    return [LimitRow("cluster", "cluster cap", used, cap, 0, None, _ids(reads.in_flight_ids(engine)))]
+    used, waiting = sum(reads.in_flight(engine).values()), reads.ready(engine)
+    return [LimitRow("cluster", "cluster cap", used, cap, waiting, None, _ids(reads.in_flight_ids(engine)))]
 
 
 def _queues(engine: Engine) -> list[LimitRow]:
@@ -60,8 +67,8 @@ def _queues(engine: Engine) -> list[LimitRow]:
     ]
 
 
-def _keyed(engine: Engine) -> list[LimitRow]:
-    rows = limits.limiters(engine)
+def _keyed(engine: Engine, prefix: str, counted: int, top: int) -> list[LimitRow]:
+    rows = limits.limiters(engine, prefix=prefix or None, top=top, counted=counted)
     holders = limits.holders(engine, [row.name for row in rows if row.held], top=HOLDERS_SHOWN)
     return [_row(row, holders.get(row.name, [])) for row in rows]
 

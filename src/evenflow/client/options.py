@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
-from evenflow.checks import instance, one_of, whole
+from evenflow.checks import instance, one_of, short_text, whole
 from evenflow.durations import Duration, duration_us
 from evenflow.errors import ConfigError
 from evenflow.limits import Breaker, Concurrency, KeySource, Rate
@@ -22,12 +22,9 @@ PRIORITIES = (-100, 100)
 LONGEST_LOCK = 200
 
 
-class TaskOptions(TypedDict, total=False):
-    """What `@app.task(...)` takes."""
+class PolicyOptions(TypedDict, total=False):
+    """How the jobs of a task are run, whoever declares it."""
 
-    name: str | None
-    queue: str
-    priority: int
     retry: Retry
     timeout: Duration | None
     good_until: Duration | None
@@ -41,6 +38,14 @@ class TaskOptions(TypedDict, total=False):
     on_crash: OnCrash
     run_in: RunIn
     keep_result: Duration | None
+
+
+class TaskOptions(PolicyOptions, total=False):
+    """What `@app.task(...)` takes."""
+
+    name: str | None
+    queue: str
+    priority: int
 
 
 class CallOptions(TypedDict, total=False):
@@ -175,12 +180,14 @@ def _mistakes(policy: Policy) -> list[str]:
 
 def _single_instance_mistakes(policy: Policy) -> list[str]:
     found = one_of("on_conflict", policy.on_conflict, get_args(OnContention))
-    name: object = policy.single_instance
-    if not isinstance(name, bool) and not (isinstance(name, str) and 1 <= len(name) <= LONGEST_LOCK):
+    lock: object = policy.single_instance
+    if not isinstance(lock, bool | str):
         found.append(
-            f"single_instance: expected True, False or a name of 1 to {LONGEST_LOCK} characters, got {name!r}"
+            f"single_instance: expected True, False or a name of 1 to {LONGEST_LOCK} characters, got {lock!r}"
         )
-    if not found and policy.on_conflict != "snooze" and name is False:
+    elif isinstance(lock, str):
+        found += short_text("single_instance", lock, LONGEST_LOCK)
+    if not found and policy.on_conflict != "snooze" and lock is False:
         found.append(
             f"on_conflict={policy.on_conflict!r} has no effect without single_instance; write single_instance=True"
         )

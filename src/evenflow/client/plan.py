@@ -2,16 +2,19 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
 from evenflow.checks import whole
+from evenflow.client.options import When
 from evenflow.client.step import Condition, Output, Step, Steps, outputs_in
-from evenflow.client.task import AnyTask, Task
-from evenflow.clock import to_us
+from evenflow.client.task import AnyTask, Task, moment
+from evenflow.clock import to_us, wall_us
 from evenflow.codec import Reference, encode_result, holds_reference
 from evenflow.codec.hints import resolved_hints
 from evenflow.durations import duration_us
@@ -22,6 +25,7 @@ from evenflow.store.workflows import NewStep, Policy
 BEGIN_TASK = "evenflow.begin"
 SPREAD_TASK = "evenflow.spread"
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+DEEPEST = 20
 _encode = msgspec.json.Encoder().encode
 _ALIKE = ({int, float}, {int, bool}, {list, tuple, set, frozenset})
 
@@ -42,13 +46,29 @@ class Plan:
         self._check_names(workflow, prefix)
         scope = {**around, **{id(step): prefix + step.name for step in workflow.steps}}
         by_name = {step.name: prefix + step.name for step in workflow.steps}
-        for case in workflow.cases or ():
-            self.mistakes += [f"succeeds_when: no step {name!r}" for name in case if name not in by_name]
+        self._check_cases(workflow, by_name)
+        self.mistakes += [
+            f"returns: {_unknown(each)}"
+            for each in workflow.outputs or ()
+            if not isinstance(each, Step) or each not in workflow.steps
+        ]
         for step in workflow.steps:
             self._place(step, prefix, container, scope, by_name)
         if container is None:
             places = {step.name: place for place, step in enumerate(self.steps)}
             self.steps = [self._with_parents(step, places) for step in self.steps]
+
+    def _check_cases(self, workflow: Steps, by_name: Mapping[str, str]) -> None:
+        cases = workflow.cases
+        if cases is None:
+            return
+        if not cases or not all(cases):
+            self.mistakes.append(
+                "succeeds_when: expected one or more cases with a step in each, as in succeeds_when([a, b], [c])"
+            )
+        self.mistakes += [
+            f"succeeds_when: no step {name!r}" for case in cases for name in case if name not in by_name
+        ]
 
     def _check_names(self, workflow: Steps, prefix: str) -> None:
         names = [step.name for step in workflow.steps]
@@ -72,7 +92,7 @@ class Plan:
         by_name: dict[str, str],
     ) -> None:
         full = f"{prefix}{step.name}"
-        wrong: list[str] = []
+        wrong = [*step.wrong]
         parents = self._parents(step, scope, by_name, wrong)
         needs = self._needs(step, parents, wrong)
         conditions = self._conditions(step, wrong)
@@ -83,7 +103,7 @@ class Plan:
                 full, job, needs=needs, allow_failed=step.allow_failed_deps, container=container,
                 ordinal=len(self.steps), **conditions,
             )  # fmt: skip
-            self.steps.append(_timed(step, new))
+            self.steps.append(timed(new, step.task.policy.run_after if isinstance(step.task, Task) else None))
         elif step.kind == "map":
             self._place_map(step, full, parents, needs, conditions, container, scope, wrong)
         else:
@@ -114,10 +134,15 @@ class Plan:
         place, begin = len(self.steps), f"{full}/begin"
         policy = Policy(_prefixed(step.sub.cases, f"{full}/"), None, step.sub.labelled_outputs(f"{full}/"))
         self.steps.append(NewStep(full, None, "sub", container=container, ordinal=place, policy=policy))
-        has_begin = bool(parents or any(conditions.values()))
+        has_begin = bool(parents or any(conditions.values()) or step.good_until is not None)
         first = len(self.steps) + int(has_begin)
         if has_begin:
-            job = NewJob(BEGIN_TASK, "[[],{}]", _some_queue(step.sub))
+            until = None
+            try:
+                until = moment(step.good_until, wall_us())
+            except (TypeError, ValueError, EvenflowError) as refused:
+                wrong.append(f"good_until: {refused}")
+            job = NewJob(BEGIN_TASK, "[[],{}]", _some_queue(step.sub), good_until=until)
             begins = NewStep(
                 begin, job, "begin", needs=needs, allow_failed=step.allow_failed_deps, container=place, ordinal=-1, **conditions,
             )  # fmt: skip
@@ -136,8 +161,10 @@ class Plan:
                     )
 
     def add_inner(self, workflow: Steps, prefix: str, container: int, scope: dict[int, str]) -> None:
-        if prefix.count("/") > 20:
-            self.mistakes.append(f"step {prefix[:60]!r}: workflows inside of each other, more than 20 deep")
+        if prefix.count("/") > DEEPEST:
+            self.mistakes.append(
+                f"step {prefix[:60]!r}: workflows inside of each other, more than {DEEPEST} deep"
+            )
             return
         self.add(workflow, prefix, container, scope)
 
@@ -164,14 +191,10 @@ class Plan:
             return None
         if step.join == "any":
             return 1
-        if (
-            isinstance(step.join, bool)
-            or not isinstance(step.join, int)
-            or not 1 <= step.join <= max(len(parents), 1)
-        ):
-            wrong.append(
-                f"join: expected 'all', 'any' or a number from 1 to {len(parents)}, got {step.join!r}"
-            )
+        most = max(len(parents), 1)
+        if isinstance(step.join, bool) or not isinstance(step.join, int) or not 1 <= step.join <= most:
+            number = f"a number from 1 to {most}" if parents else "1, since it waits for no step"
+            wrong.append(f"join: expected 'all', 'any' or {number}, got {step.join!r}")
             return None
         return step.join
 
@@ -200,32 +223,19 @@ class Plan:
         except (EvenflowError, ValueError) as refused:
             wrong.append(_said(refused, task.name))
             return None
-        self._check_outputs(step, task, wrong)
+        self._check_outputs(step, task, step.args, wrong)
         return job
 
-    def _check_outputs(self, step: Step[Any], task: AnyTask, wrong: list[str]) -> None:
+    def _check_outputs(self, step: Step[Any], task: AnyTask, args: tuple[Any, ...], wrong: list[str]) -> None:
         """Outputs as arguments: of a type that fits, and not needed where they may be missing."""
         hints = resolved_hints(task.function)
         may_be_missing = step.join != "all" or step.allow_failed_deps
-        for name, value in task.signature.arguments(step.args, step.kwargs).items():
-            if not isinstance(value, Output):
-                continue
-            if may_be_missing and task.signature.is_required(name):
+        for name, value in task.signature.arguments(args, step.kwargs).items():
+            if isinstance(value, Output) and may_be_missing and task.signature.is_required(name):
                 wrong.append(
                     f"argument {name!r} may be without a value when it starts; give the parameter a default"
                 )
-            made = (
-                value.step.task.signature.return_annotation
-                if value.step.task and value.step.kind == "job"
-                else Any
-            )
-            if value.step.kind == "map":
-                made = list
-            if _cannot_be(made, hints.get(name, Any)):
-                wrong.append(
-                    f"argument {name!r}: expected {_type_name(hints[name])}, got the output of {value.step.name!r}, "
-                    f"which is {_type_name(made)}"
-                )
+            wrong += [f"argument {name!r}: {text}" for text in _misfits(value, hints.get(name, Any))]
 
     def _spreading_job(
         self, step: Step[Any], full: str, scope: dict[int, str], wrong: list[str]
@@ -238,6 +248,17 @@ class Plan:
         if not isinstance(over, Reference | list | tuple):
             wrong.append(f"expected a list or another step's output to go over, got {step.over!r}")
             return None
+        self._check_list(step, wrong)
+        self._check_calls(step, task, scope, wrong)
+        if task.policy.unique_value is not None:
+            wrong.append(
+                f"the calls of a map cannot all have the unique key {task.policy.unique_value!r}; "
+                "declare the task with unique=Unique(...) of what they differ in"
+            )
+        elif task.has_other_unique:
+            wrong.append(
+                "the calls of a map are unique as their task is declared; write unique= there, not in using(...)"
+            )
         try:
             args = encode_tree(referring(step.args, scope))
             kwargs = encode_tree(referring(step.kwargs, scope))
@@ -258,6 +279,36 @@ class Plan:
             wrong.append(str(refused))
             return None
         return NewJob(SPREAD_TASK, payload, task.policy.queue, task.policy.priority, max_attempts=3)
+
+    def _check_calls(self, step: Step[Any], task: AnyTask, scope: dict[int, str], wrong: list[str]) -> None:
+        """The calls that a fan-out will make: of one that fits not, the first is told."""
+        args, kwargs = referring(step.args, scope), referring(step.kwargs, scope)
+        items = [Reference("item")] if isinstance(step.over, Output) else referring(list(step.over), scope)
+        try:
+            for item in items:
+                task.signature.encode_template((item, *args), kwargs)
+        except (EvenflowError, ValueError) as refused:
+            wrong.append(_said(refused, task.name))
+            return
+        if isinstance(step.over, Output):
+            made: Any = _Item(_made_by(step.over.step))
+        else:
+            made = step.over[0] if step.over else None
+            if isinstance(step.needs, int) and step.needs > len(step.over):
+                wrong.append(f"needs: expected at most {len(step.over)}, one for each item, got {step.needs}")
+        self._check_outputs(step, task, (made, *step.args), wrong)
+
+    def _check_list(self, step: Step[Any], wrong: list[str]) -> None:
+        """An output to go over: it is a list, and it is there."""
+        if not isinstance(step.over, Output):
+            return
+        if step.join != "all":
+            wrong.append("the list to go over may be without a value when it starts; use join='all'")
+        made = _made_by(step.over.step)
+        if _cannot_be(made, list):
+            wrong.append(
+                f"expected a list to go over, got the output of {step.over.step.name!r}, which is {_type_name(made)}"
+            )
 
     def _with_parents(self, step: NewStep, places: Mapping[str, int]) -> NewStep:
         if step.kind in ("sub", "map"):
@@ -298,16 +349,13 @@ def _said(refused: Exception, task: str) -> str:
     )
 
 
-def _timed(step: Step[Any], new: NewStep) -> NewStep:
-    """A delay counts from the release of the step, a moment is a moment."""
-    when = (
-        None if new.job is None or step.task is None or step.call is not None else step.task.policy.run_after
-    )
-    if when is None:
-        return new
+def timed(step: NewStep, when: When | None) -> NewStep:
+    """A step that starts later. A delay counts from the release of the step, a moment is a moment."""
+    if step.job is None or when is None:
+        return step
     if isinstance(when, datetime):
-        return msgspec.structs.replace(new, not_before=to_us(when))
-    return msgspec.structs.replace(new, delay_us=duration_us(when))
+        return msgspec.structs.replace(step, not_before=to_us(when))
+    return msgspec.structs.replace(step, delay_us=duration_us(when))
 
 
 def _prefixed(cases: list[list[str]] | None, prefix: str) -> list[list[str]] | None:
@@ -336,8 +384,38 @@ def _at(prefix: str) -> str:
     return f"step {prefix[:-1]!r}: " if prefix else ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One of a list that is not there yet."""
+
+    of: Any
+
+
+def _misfits(value: Any, wanted: Any) -> Iterator[str]:
+    """Outputs inside of an argument that can never be what stands there."""
+    if isinstance(value, Output):
+        made = _made_by(value.step)
+        if _cannot_be(made, wanted):
+            yield f"expected {_type_name(wanted)}, got the output of {value.step.name!r}, which is {_type_name(made)}"
+    elif isinstance(value, _Item):
+        inside = get_args(value.of)
+        if get_origin(value.of) is list and len(inside) == 1 and _cannot_be(inside[0], wanted):
+            yield f"expected {_type_name(wanted)}, got an item of {_type_name(value.of)}"
+    elif isinstance(value, list | tuple) and get_origin(wanted) in (list, set, frozenset):
+        for each in value:
+            yield from _misfits(each, get_args(wanted)[0])
+    elif isinstance(value, dict) and get_origin(wanted) is dict:
+        for each in value.values():
+            yield from _misfits(each, get_args(wanted)[1])
+
+
 def _cannot_be(made: Any, wanted: Any) -> bool:
     """Whether a result of one class can never be an argument of the other; where in doubt, it can."""
+    if get_origin(wanted) in (Union, UnionType):
+        return all(_cannot_be(made, each) for each in get_args(wanted))
+    if get_origin(made) in (Union, UnionType):
+        return all(_cannot_be(each, wanted) for each in get_args(made))
+    made, wanted = get_origin(made) or made, get_origin(wanted) or wanted
     if not isinstance(made, type) or not isinstance(wanted, type) or object in (made, wanted):
         return False
     if issubclass(made, wanted) or issubclass(wanted, made):
@@ -346,5 +424,16 @@ def _cannot_be(made: Any, wanted: Any) -> bool:
     return made in plain and wanted in plain and not any({made, wanted} <= alike for alike in _ALIKE)
 
 
+def _made_by(step: Step[Any], depth: int = DEEPEST) -> Any:
+    """The type of a step's output, as far as it is known."""
+    if step.kind == "map":
+        return list
+    if step.sub is not None:
+        returned = {name for _, name in step.sub.labelled_outputs("")}
+        inside = [inner for inner in step.sub.steps if inner.name in returned]
+        return _made_by(inside[0], depth - 1) if len(inside) == len(returned) == 1 and depth else Any
+    return step.task.signature.return_annotation if step.task and step.kind == "job" else Any
+
+
 def _type_name(hint: Any) -> str:
-    return str(getattr(hint, "__name__", hint))
+    return str(hint if get_origin(hint) else getattr(hint, "__name__", hint))

@@ -2,25 +2,30 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import msgspec
 
 from evenflow.client.handle import Job, Placed
 from evenflow.client.journal import StoredJournal
 from evenflow.client.results import Results
 from evenflow.client.run import Desk, Run
 from evenflow.client.step import Condition
+from evenflow.client.surrounding import Publishing
 from evenflow.client.task import AnyTask, Call
-from evenflow.clock import wall_us
+from evenflow.clock import Clock
 from evenflow.errors import ConfigError, EnqueueError
-from evenflow.ids import EPOCH_MS, NUMBER_BITS, IdSource, id_text
-from evenflow.job import Claimed, NewJob, State
+from evenflow.ids import EPOCH_MS, NUMBER_BITS, IdSource, id_number, id_text
+from evenflow.job import Claimed, NewJob
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
 from evenflow.store import control, reads
 from evenflow.store.callers import adrive_on, drive_on, drive_together, kind_of
 from evenflow.store.engine import Steps, drive
-from evenflow.store.enqueue import Enqueued, Sign, enqueue_steps
+from evenflow.store.enqueue import Enqueued, enqueue_plain, enqueue_steps, enqueue_together, fresh_ids
+from evenflow.store.enqueue_parameters import Sign
 from evenflow.store.open import AnyEngine, open_engine, prepare
 from evenflow.store.signals import ARRIVAL, Waker, channel, queue_mark, settle_wakers
 from evenflow.store.workflows import NewRun, start_steps
@@ -32,15 +37,34 @@ class Producer:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.tasks: dict[str, AnyTask] = {}
-        self.engine: AnyEngine = open_engine(settings.database, settings.schema)
         self.keys = KeyRing.build(settings.signing_keys) if settings.signing_keys else None
         self.ids = IdSource()
-        self.waker = Waker(self.engine)
-        self.results = Results(self.engine, settings.retention, self.waker, self.make_tables)
         self.conditions: dict[str, Callable[..., Any]] = {}
-        self.desk = Desk(self.engine, settings.retention, self.waker, self.results, self.make_tables)
+        self.on_enqueued: Callable[[Sequence[Job[Any]], Any], None] | None = None
+        """Called with jobs that were stored, and the caller's connection or None: for the testing kit."""
+        self.publishing: Publishing | None = None
+        """What surrounds every enqueue and may give its jobs headers."""
+        # Those that are declared with a bound, or would reject if one was set at run time.
+        self._bounded = {
+            queue.name
+            for queue in settings.queues
+            if queue.max_ready is not None or queue.on_full == "reject"
+        }
         self._ready_lock = threading.RLock()
-        self._has_tables = self._is_ready = False
+        self.use(open_engine(settings.database, settings.schema), is_shared=settings.database.memory)
+
+    def use(self, engine: AnyEngine, *, is_shared: bool, has_tables: bool = False) -> None:
+        """Work on this engine from now on. One that is shared is also that of the workers of this process."""
+        self.engine, self.is_shared = engine, is_shared
+        self.waker = Waker(engine)
+        self.results = Results(engine, self.settings.retention, self.waker, self.make_tables)
+        self.desk = Desk(engine, self.settings.retention, self.waker, self.results, self.make_tables)
+        self._has_tables, self._is_ready = has_tables, False
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the engine."""
+        return self.engine.clock
 
     def declared(self, name: str) -> AnyTask | None:
         return self.tasks.get(name)
@@ -66,57 +90,113 @@ class Producer:
                     control.declare_queue(self.engine, queue)
                 self._is_ready = True
 
-    def enqueue(self, calls: Sequence[Call[Any]], connection: Any = None) -> list[Job[Any]]:
-        """Store calls: all or none."""
+    def reserve_ids(self, count: int) -> list[str]:
+        """Ids for jobs that are stored later."""
+        self.make_ready()
+        return [id_text(number) for number in drive(self.engine, fresh_ids(self.ids, count))]
+
+    def enqueue(
+        self, calls: Sequence[Call[Any]], connection: Any = None, ids: Sequence[str] | None = None
+    ) -> list[Job[Any]]:
+        """Store calls: all or none. `ids` were reserved for them."""
         if not calls:
             return []
+        numbers = None if ids is None else self._numbers(calls, ids)
+        if self.publishing is None:
+            return self._enqueue(calls, connection, numbers)
+        self._connection_of(calls, connection)  # what cannot be enqueued is not published
+        placed: list[Job[Any]] = []
+        with self.publishing(calls, placed) as published:
+            placed += self._enqueue(published, connection, numbers)
+        return placed
+
+    def _enqueue(
+        self, calls: Sequence[Call[Any]], connection: Any, numbers: Sequence[int] | None
+    ) -> list[Job[Any]]:
         connection = self._connection_of(calls, connection)
         if connection is None:
-            return self._enqueue_here(calls)
+            return self._told(self._enqueue_here(calls, numbers))
         self._check_kind(connection)
         if self._can_make_ready_beside():
             self.make_ready()
-        placed = drive_on(connection, self._arriving(calls), self.settings.schema)
-        return self.handles(calls, placed, is_arriving=True)
+        placed = drive_on(connection, self._arriving(calls, numbers), self.settings.schema, self.clock)
+        return self._told(self.handles(calls, placed, is_arriving=True), connection)
 
     async def aenqueue(self, calls: Sequence[Call[Any]], connection: Any = None) -> list[Job[Any]]:
         """`enqueue`, awaited."""
         if not calls:
             return []
+        if self.publishing is None:
+            return await self._aenqueue(calls, connection)
+        self._connection_of(calls, connection)  # what cannot be enqueued is not published
+        placed: list[Job[Any]] = []
+        with self.publishing(calls, placed) as published:
+            placed += await self._aenqueue(published, connection)
+        return placed
+
+    async def _aenqueue(self, calls: Sequence[Call[Any]], connection: Any) -> list[Job[Any]]:
         connection = self._connection_of(calls, connection)
         if connection is None:
-            return await asyncio.to_thread(self._enqueue_here, calls)
+            return await asyncio.to_thread(lambda: self._told(self._enqueue_here(calls)))
         self._check_kind(connection)
         if self._can_make_ready_beside():
             await asyncio.to_thread(self.make_ready)
-        placed = await adrive_on(connection, self._arriving(calls), self.settings.schema)
+        placed = await adrive_on(connection, self._arriving(calls), self.settings.schema, self.clock)
         if all(place.is_new for place in placed):
-            return self.handles(calls, placed, is_arriving=True)
-        return await asyncio.to_thread(self.handles, calls, placed, is_arriving=True)
+            return self._told(self.handles(calls, placed, is_arriving=True), connection)
+        jobs = await asyncio.to_thread(self.handles, calls, placed, is_arriving=True)
+        return self._told(jobs, connection)
+
+    @contextmanager
+    def published(self, jobs: Sequence[NewJob]) -> Iterator[tuple[list[NewJob], list[Any]]]:
+        """Around jobs that are stored by another way than an enqueue: steps of runs, jobs of schedules. They are given with
+        the headers that instrumentation gives them; what was stored goes into the list."""
+        placed: list[Any] = []
+        if self.publishing is None or not jobs:
+            yield list(jobs), placed
+            return
+        # Instrumentation reads the job alone: what begins sub-workflows and fan-outs has no task of the app.
+        calls = [Call(cast(Any, self.tasks.get(job.task)), job) for job in jobs]
+        with self.publishing(calls, placed) as published:
+            yield [call.new for call in published], placed
 
     def start_run(self, new: NewRun, connection: Any = None) -> Run[Any]:
         """Store a run of a workflow: all or nothing."""
+        with self.published(_jobs_of(new)) as (jobs, placed):
+            run = self._start_run(_with_jobs(new, jobs), connection)
+            placed.append(run)
+        return run
+
+    def _start_run(self, new: NewRun, connection: Any) -> Run[Any]:
         if connection is None:
             self.make_ready()
             number, is_new = drive_together(
                 self.engine, lambda: start_steps(new, self.ids, sign=self.signer())
             )
-            self.waker.wake(*control.admit(self.engine))
+            self.waker.wake(*control.admit(self.engine, self.settings.retention))
+            self._told([])
             return Run(self.desk, number, is_new=is_new)
         self._check_kind(connection)
         if self._can_make_ready_beside():
             self.make_ready()
-        number, is_new = drive_on(connection, self._starting(new), self.settings.schema)
+        number, is_new = drive_on(connection, self._starting(new), self.settings.schema, self.clock)
+        self._told([], connection)
         return Run(self.desk, number, is_new=is_new)
 
     async def astart_run(self, new: NewRun, connection: Any = None) -> Run[Any]:
         """`start_run`, awaited."""
+        with self.published(_jobs_of(new)) as (jobs, placed):
+            run = await self._astart_run(_with_jobs(new, jobs), connection)
+            placed.append(run)
+        return run
+
+    async def _astart_run(self, new: NewRun, connection: Any) -> Run[Any]:
         if connection is None:
-            return await asyncio.to_thread(self.start_run, new)
+            return await asyncio.to_thread(self._start_run, new, None)
         self._check_kind(connection)
         if self._can_make_ready_beside():
             await asyncio.to_thread(self.make_ready)
-        number, is_new = await adrive_on(connection, self._starting(new), self.settings.schema)
+        number, is_new = await adrive_on(connection, self._starting(new), self.settings.schema, self.clock)
         return Run(self.desk, number, is_new=is_new)
 
     def condition_name(self, condition: Condition) -> str:
@@ -141,6 +221,11 @@ class Producer:
         self.engine.close()
         self._has_tables = self._is_ready = False
 
+    def _told(self, jobs: list[Job[Any]], connection: Any = None) -> list[Job[Any]]:
+        if self.on_enqueued is not None:
+            self.on_enqueued(jobs, connection)
+        return jobs
+
     def _connection_of(self, calls: Sequence[Call[Any]], connection: Any) -> Any:
         """The one connection that a batch belongs to, or None for our own."""
         for call in calls:
@@ -148,90 +233,118 @@ class Producer:
                 raise EnqueueError(
                     f"expected calls made by task.job(...), got {call!r}; write app.enqueue_many([add.job(1, 2)])"
                 )
-        tasks = _tasks_of(calls)
+        tasks = {call.task for call in calls}  # most batches have one
         for task in tasks:
             if not task.belongs_to(self):
                 raise EnqueueError(f"task {task.name!r} belongs to another app; enqueue it there")
         if connection is not None:
             return connection
-        named = {id(task.connection): task.connection for task in tasks}
-        if len(named) > 1:
+        named = calls[0].task.connection
+        if len(tasks) > 1 and any(task.connection is not named for task in tasks):
             raise EnqueueError(
                 "the calls name different connections; a batch is one transaction, so enqueue them apart"
             )
-        return next(iter(named.values()))
+        return named
 
-    def _enqueue_here(self, calls: Sequence[Call[Any]]) -> list[Job[Any]]:
+    def _numbers(self, calls: Sequence[Call[Any]], ids: Sequence[str]) -> list[int]:
+        """The ids that were reserved for these calls."""
+        if len(ids) != len(calls):
+            raise EnqueueError(f"ids: expected one for each of the {len(calls)} calls, got {len(ids)}")
+        try:
+            return [id_number(each) for each in ids]
+        except ValueError as wrong:
+            raise EnqueueError(f"ids: {wrong}; take them from app.reserve_ids()") from None
+
+    def _enqueue_here(
+        self, calls: Sequence[Call[Any]], numbers: Sequence[int] | None = None
+    ) -> list[Job[Any]]:
         self.make_ready()
-        jobs, must_be_new = [call.new for call in calls], _must_be_new(calls)
-
-        # Jobs with keys arrive and are admitted like those of a caller's transaction: admission is one road. So do those
-        # that a time of uniqueness may take back.
-        is_limited = any(job.limits or job.unique_for_us is not None for job in jobs)
-        bounded = self._bounded(jobs)
-        queues = {job.queue for job in jobs if job.run_at is None}
-        has_replaced = any(job.replaces for job in jobs)
-        is_plain = not (is_limited or has_replaced or bounded)
-        wakes = self.waker.with_commit(*queues) if is_plain else []
-
-        def steps() -> Steps[list[Enqueued]]:
-            return enqueue_steps(
-                jobs,
-                self.ids,
-                arriving=is_limited,
-                sign=self.signer(),
-                must_be_new=must_be_new,
-                bounded=bounded,
-                wakes=wakes,
+        if len(calls) == 1 and self._is_plain(calls[0].new):
+            return [self._enqueue_plain(calls[0], numbers)]
+        jobs = [call.new for call in calls]
+        # Most ask for nothing but a row. These have a time, something unique, or keys.
+        special = [job for job in jobs if job.run_at is not None or job.unique_key is not None or job.limits]
+        queues = {job.queue for job in jobs}
+        bounded = self._bounded & queues
+        if bounded or any(map(_is_admitted, special)):
+            return self._enqueue_and_admit(calls, jobs, bounded, numbers)
+        must_be_new: Sequence[int] = ()
+        if special:
+            must_be_new = _must_be_new(calls)
+            queues = {job.queue for job in jobs if job.run_at is None}
+        if must_be_new and len(jobs) > 1:
+            # One job is one row: it is there or not. Of several, those before a duplicate have to go again.
+            wakes = []
+            placed = enqueue_together(
+                self.engine, jobs, self.ids, numbers=numbers, sign=self.signer(), must_be_new=must_be_new
             )
-
-        # One job is one row: it is there or not. Of several, those before a duplicate have to go again.
-        is_undone_by_error = len(jobs) > 1 and must_be_new
-        placed = (
-            drive(self.engine, steps())
-            if is_plain and not is_undone_by_error
-            else drive_together(self.engine, steps)
-        )
-        if has_replaced or bounded:
-            self.waker.wake(*queues)
-            self.waker.wake_dispatchers()
-        if not is_plain:
-            return self._admitted(calls, placed)
+        else:
+            wakes = self.waker.with_commit(*queues)
+            steps = enqueue_steps(
+                jobs, self.ids, numbers=numbers, sign=self.signer(), must_be_new=must_be_new, wakes=wakes
+            )
+            placed = drive(self.engine, steps)
         woken = {wake.payload for wake in wakes}
-        self.waker.wake(*(queue for queue in queues if queue_mark(queue) not in woken))
-        if any(job.run_at is not None for job in jobs):
+        self.waker.wake(*[queue for queue in queues if not woken or queue_mark(queue) not in woken])
+        if special and any(job.run_at is not None for job in special):
             self.waker.wake_dispatchers()
         return self.handles(calls, placed)
 
+    def _is_plain(self, job: NewJob) -> bool:
+        """Whether it asks for nothing but a row."""
+        is_special = job.run_at is not None or job.unique_key is not None or job.limits
+        return not is_special and job.queue not in self._bounded
+
+    def _enqueue_plain(self, call: Call[Any], numbers: Sequence[int] | None) -> Job[Any]:
+        """What most programs do most often. Lists and sets of one thing took a tenth of it, beside the disk."""
+        job = call.new
+        wakes = self.waker.with_commit(job.queue)
+        number = enqueue_plain(self.engine, job, self.ids, numbers=numbers, sign=self.signer(), wakes=wakes)
+        if not wakes:
+            self.waker.wake(job.queue)
+        return Job(Placed(job, number, self.clock.wall_us()), self.results, call.task.signature)
+
+    def _enqueue_and_admit(
+        self,
+        calls: Sequence[Call[Any]],
+        jobs: Sequence[NewJob],
+        bounded: set[str],
+        numbers: Sequence[int] | None,
+    ) -> list[Job[Any]]:
+        """Jobs with keys arrive and are admitted like those of a caller's transaction: admission is one road. So do those
+        that a time of uniqueness may take back."""
+        placed = enqueue_together(
+            self.engine,
+            jobs,
+            self.ids,
+            numbers=numbers,
+            arriving=any(job.limits or job.unique_for_us is not None for job in jobs),
+            sign=self.signer(),
+            must_be_new=_must_be_new(calls),
+            bounded=bounded,
+        )
+        if bounded or any(job.replaces for job in jobs):
+            self.waker.wake(*{job.queue for job in jobs if job.run_at is None})
+            self.waker.wake_dispatchers()
+        return self._admitted(calls, placed)
+
     def _admitted(self, calls: Sequence[Call[Any]], placed: list[Enqueued]) -> list[Job[Any]]:
-        """Let jobs with keys line up now; those that must not wait are discarded where their key is full. Where jobs may
-        have been put elsewhere than the call says, the handles show them as they are."""
-        self.waker.wake(*control.admit(self.engine))
+        """Let jobs with keys line up now. Where jobs may have been put elsewhere than the call says, or were discarded, the
+        handles show them as they are."""
+        for _ in range(0, len(placed), control.ADMITTED_AT_ONCE):
+            self.waker.wake(*control.admit(self.engine, self.settings.retention))
         found = reads.find(self.engine, [place.id for place in placed])
-        full = [
-            place.id
-            for call, place in zip(calls, placed, strict=True)
-            if call.task.limits.discards and place.id in found and found[place.id].state is State.BLOCKED
-        ]
-        if full:
-            control.withdraw(self.engine, full, "discarded", self.settings.retention)
-            found |= reads.find(self.engine, full)
         return [
             Job(found[place.id], self.results, call.task.signature, is_new=place.is_new)
             if place.id in found
             else Job(
-                Placed(call.new, place.id, wall_us(), True),
+                Placed(call.new, place.id, self.clock.wall_us(), True),
                 self.results,
                 call.task.signature,
                 is_new=place.is_new,
             )
             for call, place in zip(calls, placed, strict=True)
         ]
-
-    def _bounded(self, jobs: Sequence[NewJob]) -> set[str]:
-        """Queues of these jobs that are declared with a bound, or would reject if one was set at run time."""
-        queues = map(self.settings.queue, {job.queue for job in jobs})
-        return {queue.name for queue in queues if queue.max_ready is not None or queue.on_full == "reject"}
 
     def _can_make_ready_beside(self) -> bool:
         """Whether tables can be made while a caller's transaction is open: on SQLite it may hold the only write lock."""
@@ -250,7 +363,9 @@ class Producer:
             yield "wake_with_commit", {"channel": channel(self.settings.schema, "wake"), "payload": ARRIVAL}
         return placed
 
-    def _arriving(self, calls: Sequence[Call[Any]]) -> Steps[list[Enqueued]]:
+    def _arriving(
+        self, calls: Sequence[Call[Any]], numbers: Sequence[int] | None = None
+    ) -> Steps[list[Enqueued]]:
         if any(call.new.replaces for call in calls):
             raise EnqueueError(
                 "connection: a job that replaces another (on_conflict='replace', debounce=) would lock it until your commit "
@@ -259,6 +374,7 @@ class Producer:
         placed = yield from enqueue_steps(
             [call.new for call in calls],
             self.ids,
+            numbers=numbers,
             arriving=True,
             sign=self.signer(),
             must_be_new=_must_be_new(calls),
@@ -285,17 +401,24 @@ class Producer:
         self, calls: Sequence[Call[Any]], placed: list[Enqueued], *, is_arriving: bool = False
     ) -> list[Job[Any]]:
         """The jobs of calls that were placed."""
-        now = wall_us()
+        now = self.clock.wall_us()
         holders = [place.id for place in placed if not place.is_new]
+        if not holders:
+            return [
+                Job(Placed(call.new, place.id, now, is_arriving), self.results, call.task.signature)
+                for call, place in zip(calls, placed, strict=True)
+            ]
         # What cannot be seen from here (another job of the caller's open transaction) is shown as it was asked for.
-        found = reads.find(self.engine, holders) if holders else {}
+        found = reads.find(self.engine, holders)
         return [
             Job(
-                found.get(place.id) or Placed(call.new, place.id, now, is_arriving), self.results, call.task.signature,
+                found.get(place.id) or Placed(call.new, place.id, now, is_arriving),
+                self.results,
+                call.task.signature,
                 is_new=place.is_new,
             )
             for call, place in zip(calls, placed, strict=True)
-        ]  # fmt: skip
+        ]
 
 
 def signed_time_us(number: int) -> int:
@@ -303,15 +426,27 @@ def signed_time_us(number: int) -> int:
     return ((number >> NUMBER_BITS) + EPOCH_MS) * 1000
 
 
+def _is_admitted(job: NewJob) -> bool:
+    """Whether more than its own row decides what becomes of it."""
+    return bool(job.limits) or job.unique_for_us is not None or job.replaces
+
+
 def _must_be_new(calls: Sequence[Call[Any]]) -> list[int]:
     """The places of calls whose task refuses a second job with their key."""
-    uniques = {id(task): task.policy.unique for task in _tasks_of(calls)}
-    refusing = {
-        task for task, unique in uniques.items() if unique is not None and unique.on_conflict == "error"
-    }
-    return [place for place, call in enumerate(calls) if id(call.task) in refusing] if refusing else []
+    uniques = [call.task.policy.unique for call in calls]
+    return [
+        place for place, unique in enumerate(uniques) if unique is not None and unique.on_conflict == "error"
+    ]
 
 
-def _tasks_of(calls: Sequence[Call[Any]]) -> list[AnyTask]:
-    """The distinct tasks of calls: most batches have one."""
-    return list({id(call.task): call.task for call in calls}.values())
+def _jobs_of(new: NewRun) -> list[NewJob]:
+    return [step.job for step in new.steps if step.job is not None]
+
+
+def _with_jobs(new: NewRun, jobs: Sequence[NewJob]) -> NewRun:
+    """The run with these jobs in the places of its own."""
+    following = iter(jobs)
+    steps = [
+        step if step.job is None else msgspec.structs.replace(step, job=next(following)) for step in new.steps
+    ]
+    return msgspec.structs.replace(new, steps=steps)

@@ -188,9 +188,8 @@ class Results:
     def _watch(self) -> None:
         try:
             self._watch_until_idle()
-        except (
-            Exception
-        ):  # out of descriptors, perhaps: those who wait look by themselves, and try a new thread
+        except Exception:
+            # Out of descriptors, perhaps: those who wait look by themselves, and try a new thread.
             log.exception("waiting for results failed; again in %g s", LOOK_AGAIN_S)
             time.sleep(LOOK_AGAIN_S)
             with self._lock:

@@ -179,14 +179,15 @@ class Run(Generic[T_co]):
     def retry(self) -> int:
         """Run failed steps again, and what was skipped for them; what succeeded stays. How many steps are open again."""
         self._desk.make_ready()
-        opened = runs.retry(self._desk.engine, self._number)
+        settled = runs.retry(self._desk.engine, self._number, self._desk.retention)
         self._row = None
-        if opened:
-            self._wake(Settled())
-        return len(opened or ())
+        if settled is None:
+            return 0
+        self._wake(settled)
+        return len(settled.reopened)
 
     def _wake(self, settled: Settled) -> None:
-        self._desk.waker.wake(*settled.queues, *control.admit(self._desk.engine))
+        self._desk.waker.wake(*settled.queues, *control.admit(self._desk.engine, self._desk.retention))
         if settled.ended:
             self._desk.waker.announce_ends()
 

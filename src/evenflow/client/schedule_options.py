@@ -5,7 +5,7 @@ from typing import Any, TypedDict, get_args
 
 from evenflow.checks import one_of, whole
 from evenflow.client.options import PRIORITIES
-from evenflow.codec import check_text
+from evenflow.codec import check_text, storable_text
 from evenflow.durations import SECOND_US, Duration, duration_us
 from evenflow.errors import PayloadError
 from evenflow.rules.cron import cron_mistakes, zone_mistakes
@@ -59,7 +59,6 @@ def pattern_mistakes(cron: object, every: Any, options: ScheduleOptions) -> list
 def option_mistakes(options: ScheduleOptions) -> list[str]:
     """What is wrong with the rest."""
     known = ScheduleOptions.__annotations__.keys()
-    description = options.get("description")
     return [
         *(
             f"unknown option {name!r}; a schedule takes key, cron, every, {', '.join(sorted(known))}"
@@ -69,12 +68,18 @@ def option_mistakes(options: ScheduleOptions) -> list[str]:
         *one_of("overlap", options.get("overlap", "allow"), get_args(Overlap)),
         *whole("priority", options.get("priority"), *PRIORITIES, optional=True),
         *_duration_mistakes("jitter", options.get("jitter", 0), 0),
-        *(
-            []
-            if description is None or isinstance(description, str)
-            else [f"description: expected a text, got {description!r}"]
-        ),
+        *_description_mistakes(options.get("description")),
     ]
+
+
+def _description_mistakes(description: object) -> list[str]:
+    if description is None:
+        return []
+    if not isinstance(description, str):
+        return [f"description: expected a text, got {description!r}"]
+    if description != storable_text(description, None):
+        return [f"description: expected a text without NUL and lone surrogates, got {description!r}"]
+    return []
 
 
 def _duration_mistakes(option: str, value: Any, least_us: int) -> list[str]:

@@ -1,7 +1,8 @@
 """Schedules: calls of tasks that recur. Declared in code with `app.recurring`, or added at run time."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, Unpack
@@ -11,7 +12,7 @@ from evenflow.client.producer import Producer
 from evenflow.client.schedule_options import ScheduleOptions, key_mistakes, option_mistakes, pattern_mistakes
 from evenflow.client.task import AnyTask, Call, Task
 from evenflow.clock import MICROSECOND, from_us
-from evenflow.codec import CallSignature, decode_call, encode_call
+from evenflow.codec import CallSignature, decode_call, encode_call, remark
 from evenflow.durations import Duration, duration_us
 from evenflow.errors import (
     ConfigError,
@@ -27,7 +28,7 @@ from evenflow.queues import name_mistakes
 from evenflow.rules.recurrence import Pattern
 from evenflow.schedule import CatchUp, NewSchedule, Overlap, Source, StoredSchedule
 from evenflow.store import schedules as store
-from evenflow.store.enqueue import Sign
+from evenflow.store.enqueue_parameters import Sign
 from evenflow.store.reads import now_us
 from evenflow.store.schedules import Planned
 
@@ -66,6 +67,13 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """A job that a schedule has made, as instrumentation is told of it."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fire:
     """What became of one slot of a schedule."""
 
@@ -82,6 +90,7 @@ NOBODY = 0  # no scheduler has this id
 Texts: TypeAlias = list[str]
 Rows: TypeAlias = list[Schedule]
 Fires: TypeAlias = list[Fire]
+Numbers: TypeAlias = list[int]
 
 
 class Schedules:
@@ -132,6 +141,7 @@ class Schedules:
         now = self._now()
         if not store.add(self._producer.engine, _planned(new, now), now=now):
             raise ConfigError([self._taken(key)])
+        self._producer.waker.wake_schedulers()
         return self.get(key)
 
     def update(
@@ -147,7 +157,10 @@ class Schedules:
         if cron is None and every is None:
             cron, every = row.cron, None if row.every_us is None else row.every_us * MICROSECOND
         signature = known.signature if known is not None and known.name == row.task else None
-        new = self._checked(key, known, cron, every, {**_options_of(row, signature), **options}, mistakes)
+        kept = _options_of(row, signature)
+        if every is not None:
+            del kept["timezone"]  # elapsed time has none
+        new = self._checked(key, known, cron, every, {**kept, **options}, mistakes)
         if mistakes or new is None:
             raise ConfigError(mistakes)
         now = self._now()
@@ -155,27 +168,32 @@ class Schedules:
             raise ConfigError(
                 [f"schedule {key!r} was changed by somebody else meanwhile; read it and try again"]
             )
+        self._producer.waker.wake_schedulers()
         return self.get(key)
 
     def pause(self, key: str, *, who: str | None = None, why: str | None = None) -> None:
         """Fire no more, until `resume`. Lasts over restarts and deployments."""
         self._make_ready()
-        if not store.pause(self._producer.engine, key, who=who, why=why):
+        if not store.pause(self._producer.engine, key, who=remark("who", who), why=remark("why", why)):
             raise self._missing(key)
 
     def resume(self, key: str) -> bool:
         """Fire again from the next slot on; what the pause kept from firing is not caught up. False if not paused."""
         row = self._row(key)
         next_run = _pattern(row).next_after(self._now())
-        return store.resume(self._producer.engine, key, next_run)
+        is_resumed = store.resume(self._producer.engine, key, next_run)
+        self._producer.waker.wake_schedulers()
+        return is_resumed
 
     def run_now(self, key: str) -> Job[Any]:
         """Enqueue its job now, beside its slots, paused or not."""
         call = self._call(self._row(key))
         new, producer = call.new, self._producer
-        placed = store.fire_by_hand(
-            producer.engine, key, new, ids=producer.ids, sign=producer.signer(), now=self._now()
-        )
+        with self.published([new]) as (jobs, ids):
+            placed = store.fire_by_hand(
+                producer.engine, key, jobs[0], ids=producer.ids, sign=producer.signer(), now=self._now()
+            )
+            ids.append(placed.id)
         producer.waker.wake_dispatchers()
         producer.waker.wake(new.queue)
         return producer.handles([call], [placed], is_arriving=bool(new.limits))[0]
@@ -218,6 +236,14 @@ class Schedules:
     def job(self, schedule: StoredSchedule) -> NewJob:
         """The job of a schedule, by the task as it is declared here; EnqueueError where it is not, or does not fit."""
         return self._call(schedule).new
+
+    @contextmanager
+    def published(self, jobs: Sequence[NewJob]) -> Iterator[tuple[Sequence[NewJob], Numbers]]:
+        """Around the jobs of a slot, for instrumentation; whoever stores them puts their ids into the list."""
+        with self._producer.published(jobs) as (made, placed):
+            ids: Numbers = []
+            yield made, ids
+            placed += [Stored(id_text(id)) for id in ids]
 
     def _call(self, schedule: StoredSchedule) -> Call[Any]:
         task = self._producer.tasks.get(schedule.task)
@@ -302,7 +328,11 @@ class Schedules:
     def _missing(self, key: str) -> ScheduleNotFound:
         keys = [row.key for row in store.found(self._producer.engine)]
         near = difflib.get_close_matches(key, keys, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else "app.schedules.list() shows those that exist"
+        advice = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else "evenflow schedules, or app.schedules.list(), shows those that exist"
+        )
         return ScheduleNotFound(f"there is no schedule {key!r}; {advice}")
 
     def _taken(self, key: str) -> str:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
+from evenflow.client.options import When
 from evenflow.client.task import AnyTask
 from evenflow.job import NewJob
 
@@ -12,6 +13,8 @@ T_co = TypeVar("T_co", covariant=True)
 OnError = Literal["fail", "pause"]
 JoinRule = Literal["all", "any"] | int
 Condition = str | Callable[..., Any]
+NOT_SPREAD: Final = object()
+"""What a step goes over that is no fan-out."""
 
 
 class Steps(Protocol):
@@ -22,6 +25,8 @@ class Steps(Protocol):
 
     @property
     def cases(self) -> list[list[str]] | None: ...
+    @property
+    def outputs(self) -> "list[Step[Any] | str] | None": ...
     def labelled_outputs(self, prefix: str) -> list[tuple[str, str]]: ...
 
 
@@ -46,9 +51,12 @@ class Step(Generic[T_co]):
     run_when: Condition | None = None
     skip_when: Condition | None = None
     call: NewJob | None = None
-    over: Any = None
+    over: Any = NOT_SPREAD
     needs: int | None = None
     sub: Steps | None = None
+    good_until: When | None = None
+    wrong: tuple[str, ...] = ()
+    """Mistakes that were found when it was added; told with the others."""
 
     @property
     def output(self) -> Output[T_co]:
@@ -57,7 +65,7 @@ class Step(Generic[T_co]):
 
     @property
     def kind(self) -> str:
-        return "sub" if self.sub is not None else "map" if self.over is not None else "job"
+        return "sub" if self.sub is not None else "map" if self.over is not NOT_SPREAD else "job"
 
     def __repr__(self) -> str:
         return f"<Step {self.name}>"

@@ -14,11 +14,11 @@ import msgspec
 from evenflow.client.handle import Job
 from evenflow.client.keyed import KeyedLimits, lock_limit
 from evenflow.client.options import CallOptions, Policy, When, changed_policy
-from evenflow.clock import to_us, wall_us
+from evenflow.clock import Clock, to_us
 from evenflow.codec import TAG, CallSignature, check_text, encode_call, encode_template
 from evenflow.context import Context
 from evenflow.durations import duration_us
-from evenflow.errors import ConfigError, PayloadError
+from evenflow.errors import ConfigError, EnqueueError, PayloadError
 from evenflow.job import Limit, NewJob
 from evenflow.module_names import module_of_file
 from evenflow.rules.keys import Key, scope_key
@@ -32,19 +32,17 @@ T = TypeVar("T")
 
 LONGEST_NAME = 255
 LONGEST_GROUP = 255
+MOST_KNOWN_GROUPS = 10_000
 _NOT_UNIQUE = Unique()
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
-class Call(Generic[T]):
+class Call(msgspec.Struct, Generic[T], frozen=True, gc=False, eq=False):
     """One call of a task, bound and encoded, for `app.enqueue_many`. Made by `task.job(...)`."""
 
-    __slots__ = ("new", "task")
-
-    def __init__(self, task: "Task[Any, Any, T]", new: NewJob) -> None:
-        self.task = task
-        self.new = new
+    task: "Task[Any, Any, T]"
+    new: NewJob
 
     def __repr__(self) -> str:
         return f"<Call of {self.new.task} for queue {self.new.queue!r}>"
@@ -55,6 +53,8 @@ class Sender(Protocol):
 
     settings: Settings
 
+    @property
+    def clock(self) -> Clock: ...
     def declared(self, name: str) -> "AnyTask | None": ...
     def enqueue(self, calls: "Sequence[Call[Any]]", connection: Any = None) -> list[Job[Any]]: ...
     async def aenqueue(self, calls: "Sequence[Call[Any]]", connection: Any = None) -> list[Job[Any]]: ...
@@ -82,9 +82,12 @@ class Task(Generic[P, R, T]):
         self.connection: Any = None
         self._producer = producer
         self._template: NewJob | None = None
-        self._is_plain = True
+        self._is_special = False
         mistakes = _run_in_mistakes(policy.run_in, self.is_async)
         self._group = self._key("group", policy.group, None, mistakes)
+        # Where the group is an argument, texts that have passed for one are not looked at again: batches repeat them.
+        self._group_place = self.signature.place_of(policy.group) if isinstance(policy.group, str) else None
+        self._known_groups: set[str] = set()
         self._unique = self._unique_key(policy, mistakes)
         self.limits = KeyedLimits(name, policy.concurrency, policy.rate, self.signature, mistakes)
         if mistakes:
@@ -106,12 +109,12 @@ class Task(Generic[P, R, T]):
 
         With `connection=` (or `using(connection=…)`) it lives and dies with the transaction of that connection.
         """
-        connection = self._given_connection(kwargs)
+        connection = self._given_connection(kwargs) if kwargs else None
         return self._producer.enqueue([self.job(*args, **kwargs)], connection)[0]
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """`enqueue`, awaited."""
-        connection = self._given_connection(kwargs)
+        connection = self._given_connection(kwargs) if kwargs else None
         jobs = await self._producer.aenqueue([self.job(*args, **kwargs)], connection)
         return jobs[0]
 
@@ -139,7 +142,7 @@ class Task(Generic[P, R, T]):
         twin: Task[P, R, T] = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.policy = changed_policy(self.name, self.policy, options)
-        twin._template, twin._is_plain = None, True
+        twin._template, twin._is_special = None, False
         twin.connection = options.get("connection", self.connection)
         if "unique" in options:
             mistakes: list[str] = []
@@ -151,17 +154,21 @@ class Task(Generic[P, R, T]):
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         """Bind and encode a call without storing it: for `app.enqueue_many`. Raises what `enqueue` would raise."""
         payload = encode_call(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
-        if not self._is_plain:
-            return Call(self, self._new_job(args, kwargs, payload))
-        # Where nothing depends on the call but its payload, it is worked out once.
+        # Where nothing depends on the call but its payload and its group, it is worked out once.
         like = self._template
         if like is None:
-            like = self._template = self._new_job(args, kwargs, payload)
-            self._is_plain = self._depends_on_payload_alone()
+            new = self._new_job(args, kwargs, payload)
+            if not self._is_special:
+                self._is_special = not self._depends_on_payload_and_group_alone()
+                self._template = None if self._is_special else new
+            return Call(self, new)
+        group = like.group
+        if self._group is not None and self.policy.group_value is None:
+            group = self._group_text(args, kwargs)
         new = NewJob(
-            like.task, payload, like.queue, like.priority, None, like.max_attempts, None, None, None, None,
+            like.task, payload, like.queue, like.priority, group, like.max_attempts, None, None, None, None,
             like.fails_on_crash, None, like.options,
-        ) if self._is_plain else like  # fmt: skip
+        )  # fmt: skip
         return Call(self, new)
 
     def template(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
@@ -169,10 +176,10 @@ class Task(Generic[P, R, T]):
         payload = encode_template(self.signature, args, kwargs, self._producer.settings.max_payload_bytes)
         return self._new_job(args, kwargs, payload)
 
-    def _depends_on_payload_alone(self) -> bool:
+    def _depends_on_payload_and_group_alone(self) -> bool:
         policy, queue = self.policy, self._producer.settings.queue(self.policy.queue)
         per_call = (
-            policy.group_value, self._group, policy.unique, policy.run_after, policy.good_until, queue.rate,
+            policy.unique, policy.run_after, policy.good_until, queue.rate, queue.group_concurrency,
             lock_limit(self.name, policy),
         )  # fmt: skip
         return self.limits.is_empty and all(each is None for each in per_call)
@@ -180,18 +187,23 @@ class Task(Generic[P, R, T]):
     def _new_job(self, args: Sequence[Any], kwargs: Mapping[str, Any], payload: str) -> NewJob:
         policy = self.policy
         queue = self._producer.settings.queue(policy.queue)
+        if not queue.takes(self.name):
+            raise EnqueueError(
+                f"task {self.name!r} may not run in queue {queue.name!r}; add it to tasks= of that queue, or choose another"
+            )
         group = unique_key = None
         if policy.group_value is not None:
             group = check_text("group", policy.group_value, LONGEST_GROUP)
         elif self._group is not None:
-            group = self._group.text(self.signature.arguments(args, kwargs))
+            group = self._group_text(args, kwargs)
         unique = policy.unique
         if unique is not None:
             unique_key = self._unique_text(args, kwargs, payload)
         if unique is None or unique_key is None:
             unique = _NOT_UNIQUE
         delay_us = unique.debounce_us
-        now = wall_us() if policy.run_after is not None or policy.good_until is not None or delay_us else 0
+        is_timed = policy.run_after is not None or policy.good_until is not None or delay_us
+        now = self._producer.clock.wall_us() if is_timed else 0
         run_at = _due(policy.run_after, now)
         if delay_us is not None:
             run_at = max(run_at or 0, now + delay_us)
@@ -199,19 +211,39 @@ class Task(Generic[P, R, T]):
         limits = self.limits.of(args, kwargs, group, queue)
         return NewJob(
             self.name, payload, policy.queue, policy.priority, group, policy.retry.max_attempts,
-            run_at, _moment(policy.good_until, now), None, unique_key, policy.on_crash == "fail",
+            run_at, moment(policy.good_until, now), None, unique_key, policy.on_crash == "fail",
             None, self._options(limits), limits if lock is None else (*limits, lock), unique.ttl_us, unique.replaces,
             unique.max_wait_us,
         )  # fmt: skip
 
+    def _group_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        assert self._group is not None
+        place = self._group_place
+        given = args[place] if place is not None and place < len(args) else None
+        if type(given) is str and given in self._known_groups:
+            return given
+        text = self._group.text(self.signature.arguments(args, kwargs))
+        if type(given) is str and len(self._known_groups) < MOST_KNOWN_GROUPS:
+            self._known_groups.add(given)
+        return text
+
     def call_options(self) -> dict[str, Any]:
         """What `using(...)` said, as plain data: for calls that are made later, elsewhere."""
-        policy, now = self.policy, wall_us()
+        policy, now = self.policy, self._producer.clock.wall_us()
+        when = policy.run_after
         return {
             "queue": policy.queue, "priority": policy.priority, "group": policy.group_value,
             "max_attempts": policy.retry.max_attempts, "options": self._options(),
-            "fails_on_crash": policy.on_crash == "fail", "good_until": _moment(policy.good_until, now),
+            "fails_on_crash": policy.on_crash == "fail", "good_until": moment(policy.good_until, now),
+            "not_before": to_us(when) if isinstance(when, datetime) else None,
+            "delay_us": None if when is None or isinstance(when, datetime) else duration_us(when),
         }  # fmt: skip
+
+    @property
+    def has_other_unique(self) -> bool:
+        """Whether `using(...)` has changed what its calls are unique by."""
+        declared = self._producer.declared(self.name)
+        return declared is not None and declared.policy.unique != self.policy.unique
 
     def belongs_to(self, sender: object) -> bool:
         """Whether its calls are sent by this one."""
@@ -221,10 +253,10 @@ class Task(Generic[P, R, T]):
         bind: Callable[..., Call[T]] = self.job
         bound = []
         for call in calls:
-            if isinstance(call, Mapping):
-                bound.append(bind(**call))
-            elif isinstance(call, tuple | list):
+            if isinstance(call, tuple | list):  # first: of an abstract class it is asked at length
                 bound.append(bind(*call))
+            elif isinstance(call, Mapping):
+                bound.append(bind(**call))
             else:
                 raise PayloadError(
                     f"task {self.name!r}: expected a tuple or a dict of arguments for each call, got {call!r}; "
@@ -268,7 +300,7 @@ class Task(Generic[P, R, T]):
             return f"{scope_key(self.name)}:{check_text('unique', self.policy.unique_value, LONGEST_GROUP)}"
         if self._unique is not None:
             return self._unique.text(self.signature.arguments(args, kwargs))
-        return f"{scope_key(self.name)}#{hashlib.sha256(_canonical(payload)).hexdigest()}"
+        return f"{scope_key(self.name)}#{hashlib.sha256(canonical_payload(payload)).hexdigest()}"
 
     def _key(self, option: str, source: Any, scope: str | None, mistakes: list[str]) -> Key | None:
         if source is None:
@@ -301,11 +333,12 @@ def task_name(function: Callable[..., Any]) -> str:
 
 
 def _due(when: When | None, now: int) -> int | None:
-    due = _moment(when, now)
+    due = moment(when, now)
     return None if due is None or due <= now else due
 
 
-def _moment(when: When | None, now: int) -> int | None:
+def moment(when: When | None, now: int) -> int | None:
+    """The stored time that is meant: a moment, or so long after now."""
     if when is None:
         return None
     return to_us(when) if isinstance(when, datetime) else now + duration_us(when)
@@ -338,7 +371,7 @@ def _run_in_mistakes(run_in: str, is_async: bool) -> list[str]:
     return []
 
 
-def _canonical(payload: str) -> bytes:
+def canonical_payload(payload: str) -> bytes:
     """The same bytes for equal arguments: dicts that differ only in the order of their keys are equal."""
     return _encode_sorted(_ordered(msgspec.json.decode(payload)))
 

@@ -1,20 +1,25 @@
 """Why is this job not running? The reasons, with numbers and holders, from the facts that decide."""
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from evenflow.clock import from_us
 from evenflow.ids import id_text
-from evenflow.job import JobRecord, State
+from evenflow.job import JobError, JobRecord, State
 from evenflow.rules.breaker import Circuit
 from evenflow.store import bounds, gates, leases, limits, reads, runs
 from evenflow.store.engine import Engine
 from evenflow.store.gates import BreakerRow
+from evenflow.store.leases import Worker
+from evenflow.store.limits import Hold
 from evenflow.store.reads import QueueRow
 
 MOST_COUNTED = 1000
-_HELD = 2
+HOLDERS_SHOWN = 10
+_WAITING, _HELD = 1, 2
+_errors = msgspec.json.Decoder(list[JobError])
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -26,18 +31,30 @@ class Reason(msgspec.Struct, frozen=True):
     holders: tuple[str, ...] = ()
 
 
+_PASSED = Reason("blocked", "nothing is in its way any more: the next sweep makes it ready")
+
+
 def reasons(engine: Engine, job: JobRecord) -> list[Reason]:
     """Everything that keeps this job from running now; empty where nothing does and it is simply its turn."""
     if job.state.is_end:
-        return [Reason("ended", f"it has ended {job.state}", _moment(job.finished_at))]
-    if job.state.is_in_flight:
-        return [
-            Reason("running", f"it is {job.state}, attempt {job.attempt}, since {_moment(job.started_at)}")
-        ]
+        return [Reason("ended", f"it has ended {job.state}{_cause(job)}", _moment(job.finished_at))]
+    if job.state is State.RUNNING:
+        return [Reason("running", f"it is running, attempt {job.attempt}, since {_moment(job.started_at)}")]
     found = _of_state(engine, job)
     if job.good_until is not None:
         found.append(_expiry(engine, job.good_until))
     return found
+
+
+def _cause(job: JobRecord) -> str:
+    """Why it has ended so, as far as anybody has said."""
+    if job.state is State.SUCCEEDED:
+        return ""
+    if job.state is State.EXPIRED and job.good_until is not None:
+        return f": it had to start before {_moment(job.good_until):%Y-%m-%d %H:%M:%S} UTC"
+    errors = _errors.decode(job.errors) if job.errors else []
+    counts = f" after {job.crashes} crashes" if job.crashes and job.state is State.QUARANTINED else ""
+    return f"{counts}: {errors[-1].code}, {errors[-1].message}" if errors else counts
 
 
 def _of_state(engine: Engine, job: JobRecord) -> list[Reason]:
@@ -47,18 +64,18 @@ def _of_state(engine: Engine, job: JobRecord) -> list[Reason]:
                 Reason("arriving", "it was committed and waits to be admitted by a worker or a dispatcher")
             ]
         case State.SCHEDULED:
-            return [_scheduled(job)]
+            return [_scheduled(job), *_shut(engine, job), *_stopped(engine, job.queue)]
         case State.WAITING:
             return _waiting(engine, job)
         case State.BLOCKED:
             found = [*_keyed(engine, job), *_shut(engine, job)]
-            return found or [
-                Reason("blocked", "nothing is in its way any more: the next sweep makes it ready")
-            ]
+            return [*(found or [_PASSED]), *_stopped(engine, job.queue)]
+        case State.CLAIMED:
+            return [_claimed(job), *_shut(engine, job), *_stopped(engine, job.queue)]
         case State.READY:
             return [*_shut(engine, job), *_ready(engine, job)]
         case State.OVERFLOW:
-            return _overflow(engine, job)
+            return [*_overflow(engine, job), *_shut(engine, job), *_unserved(engine, job.queue)]
         case _:
             return [Reason(str(job.state), f"it is {job.state}")]
 
@@ -67,6 +84,11 @@ def _scheduled(job: JobRecord) -> Reason:
     due = from_us(job.run_at)
     what = "it is tried again" if job.attempt else "it is due"
     return Reason("scheduled", f"{what} at {due:%Y-%m-%d %H:%M:%S} UTC", due)
+
+
+def _claimed(job: JobRecord) -> Reason:
+    since = f"attempt {job.attempt}, since {_moment(job.started_at)}"
+    return Reason("claimed", f"a worker has prefetched it and starts it when a slot is free there, {since}")
 
 
 def _waiting(engine: Engine, job: JobRecord) -> list[Reason]:
@@ -86,27 +108,36 @@ def _waiting(engine: Engine, job: JobRecord) -> list[Reason]:
 
 
 def _keyed(engine: Engine, job: JobRecord) -> list[Reason]:
-    found = []
-    for hold in limits.holds(engine, job.id):
-        if hold.phase == _HELD:
-            continue
-        row = next(
-            (each for each in limits.limiters(engine, prefix=hold.limiter) if each.name == hold.limiter), None
-        )
-        held, spent = (row.held, row.spent) if row else (0, 0)
-        if hold.limiter.startswith("rate:"):
-            until = _moment(row.free_at) if row else None
-            text = f"rate {hold.limiter.removeprefix('rate:')!r} is used up: {held + spent}/{hold.most} in this window"
-            found.append(Reason("rate", text, until))
-        elif hold.limiter.startswith("lock:"):
-            names = _holders(engine, hold.limiter)
-            text = f"single instance {hold.limiter.removeprefix('lock:')!r} is held by {_one_of(names)}"
-            found.append(Reason("single instance", text, None, names))
-        else:
-            names = _holders(engine, hold.limiter)
-            text = f"key {hold.limiter.partition(':')[2]!r} is full: {held}/{hold.most} held"
-            found.append(Reason("concurrency", text, None, names))
-    return found
+    """Keys, locks and rates that this job waits for, and those that it will have to wait for next."""
+    return [
+        _held_up(engine, hold)
+        for hold in limits.holds(engine, job.id, top=MOST_COUNTED)
+        if hold.phase == _WAITING or (hold.phase != _HELD and not hold.has_room)
+    ]
+
+
+def _held_up(engine: Engine, hold: Hold) -> Reason:
+    kind, _, name = hold.limiter.partition(":")
+    line = f", {_many(hold.before)} before it in line" if hold.before else ""
+    holders = _holders(engine, hold.limiter)
+    if kind == "rate":
+        verb = "has room again" if hold.has_room else "is used up"
+        text = f"rate {name!r} {verb}: {hold.held + hold.spent}/{hold.most} in this window{line}"
+        return Reason("rate", text, None if hold.has_room else _moment(hold.free_at), holders)
+    if kind == "lock":
+        text = f"single instance {name!r} is held by {_one_of(holders)}"
+        return Reason("single instance", text + line, None, holders)
+    count = f"{hold.held}/{hold.most} held"
+    if kind == "group":
+        queue, _, group = name.partition(":")
+        verb = "has room again" if hold.has_room else "is at its cap"
+        return Reason("group", f"group {group!r} {verb} in queue {queue!r}: {count}{line}", None, holders)
+    verb = "has room again" if hold.has_room else "is full"
+    return Reason("concurrency", f"key {name!r} {verb}: {count}{line}", None, holders)
+
+
+def _many(count: int) -> str:
+    return f"{count} or more" if count >= MOST_COUNTED else str(count)
 
 
 def _shut(engine: Engine, job: JobRecord) -> list[Reason]:
@@ -116,7 +147,9 @@ def _shut(engine: Engine, job: JobRecord) -> list[Reason]:
         if gate.cause == "pause":
             found.append(_pause(f"task {gate.name!r}", gate.shut_at, gate.shut_by, gate.shut_why))
         elif gate.breaker is not None:
-            found += [_broken(row, job.id) for row in gates.breakers(engine, gate.breaker)]
+            rows = gates.breakers(engine, gate.breaker, counted=0)
+            # Between the two looks it may have been closed.
+            found += [_broken(row, job.id) for row in rows if row.opened_at is not None]
     return found
 
 
@@ -133,10 +166,10 @@ def _broken(breaker: BreakerRow, job: int) -> Reason:
     if breaker.state is Circuit.OPEN:
         return Reason("breaker", f"{text}; a probe may run at {until:%Y-%m-%d %H:%M:%S} UTC", until)
     if breaker.probe_job is None:
-        return Reason("breaker", f"{text}; the next job that a worker can take is its probe", until)
+        return Reason("breaker", f"{text}; the next job that a worker can take is its probe")
     if breaker.probe_job == job:
-        return Reason("breaker", f"{text}; this job is its probe, and runs next", until)
-    return Reason("breaker", f"{text}; it waits for its probe", until, (id_text(breaker.probe_job),))
+        return Reason("breaker", f"{text}; this job is its probe, and runs next")
+    return Reason("breaker", f"{text}; it waits for its probe", None, (id_text(breaker.probe_job),))
 
 
 def _holders(engine: Engine, limiter: str) -> tuple[str, ...]:
@@ -151,28 +184,38 @@ def _overflow(engine: Engine, job: JobRecord) -> list[Reason]:
     use = next((row for row in bounds.uses(engine) if row.name == job.queue), None)
     if use is None or use.max_ready is None:
         return [Reason("overflow", f"queue {job.queue!r} has no bound any more: the next sweep lets it in")]
-    before = bounds.waiting_before(engine, job.id, top=MOST_COUNTED)
-    many = f"{before} or more" if before >= MOST_COUNTED else str(before)
-    text = f"queue {job.queue!r} is at its bound: {use.ready}/{use.max_ready} ready, {many} wait before it"
+    before = _many(bounds.waiting_before(engine, job.id, top=MOST_COUNTED))
+    text = f"queue {job.queue!r} is at its bound: {use.ready}/{use.max_ready} ready, {before} wait before it"
     return [Reason("overflow", text)]
 
 
 def _ready(engine: Engine, job: JobRecord) -> list[Reason]:
-    rows = {row.name: row for row in reads.queues(engine)}
-    found = _paused(rows.get(job.queue))
-    found += _capped(engine, job.queue, rows.get(job.queue))
-    if not _is_served(engine, job.queue):
-        found.append(
-            Reason(
-                "worker",
-                f"no worker that is alive serves queue {job.queue!r}; start one: evenflow worker MODULE:APP",
-            )
-        )
+    found = _unserved(engine, job.queue)
     before = reads.ready_before(engine, job.id, top=MOST_COUNTED)
     if before or not found:
-        many = f"{before} or more" if before >= MOST_COUNTED else str(before)
-        found.append(Reason("turn", f"{many} ready jobs of queue {job.queue!r} have their turn before it"))
+        text = f"{_many(before)} ready jobs of queue {job.queue!r} have their turn before it"
+        found.append(Reason("turn", text))
     return found
+
+
+def _unserved(engine: Engine, queue: str) -> list[Reason]:
+    """Why no job of this queue starts: a pause, caps, nobody who serves it or has a free slot."""
+    row = _row(engine, queue)
+    return [*_paused(row), *_capped(engine, queue, row), *_manned(engine, queue)]
+
+
+def _stopped(engine: Engine, queue: str) -> list[Reason]:
+    """What somebody has done to the queue, for jobs that something else holds up first: a pause, a cap of 0."""
+    row = _row(engine, queue)
+    return [*_paused(row), *(_hold(queue) if row is not None and row.max_concurrency == 0 else [])]
+
+
+def _row(engine: Engine, queue: str) -> QueueRow | None:
+    return next((row for row in reads.queues(engine) if row.name == queue), None)
+
+
+def _hold(queue: str) -> list[Reason]:
+    return [Reason("queue cap", f"queue {queue!r} is held: max_concurrency is 0")]
 
 
 def _paused(queue: QueueRow | None) -> list[Reason]:
@@ -192,7 +235,7 @@ def _capped(engine: Engine, name: str, queue: QueueRow | None) -> list[Reason]:
     running = reads.in_flight(engine)
     cap = None if queue is None else queue.max_concurrency
     if cap == 0:
-        found.append(Reason("queue cap", f"queue {name!r} is held: max_concurrency is 0"))
+        found += _hold(name)
     elif cap is not None and running.get(name, 0) >= cap:
         holders = tuple(map(id_text, reads.in_flight_ids(engine, name)))
         found.append(
@@ -214,16 +257,35 @@ def _capped(engine: Engine, name: str, queue: QueueRow | None) -> list[Reason]:
     return found
 
 
-def _is_served(engine: Engine, queue: str) -> bool:
-    for worker in leases.workers(engine):
-        if worker.kind != "worker":
-            continue
-        served = msgspec.json.decode(worker.about).get("queues")
-        if served is None or any(
-            queue == name or (name.endswith("*") and queue.startswith(name[:-1])) for name in served
-        ):
-            return True
-    return False
+def _manned(engine: Engine, queue: str) -> list[Reason]:
+    """Whether nobody serves the queue, or whoever does has all slots full."""
+    serving = [
+        worker for worker in leases.workers(engine) if worker.kind == "worker" and _serves(worker, queue)
+    ]
+    if not serving:
+        advice = "start one: evenflow worker MODULE:APP"
+        return [Reason("worker", f"no worker that is alive serves queue {queue!r}; {advice}")]
+    slots, busy = 0, []
+    for worker in serving:
+        size, running = _about(worker).get("concurrency"), leases.in_flight(engine, worker.id)
+        if size is None or len(running) < size:
+            return []
+        slots += size
+        busy += [id_text(job) for job, _ in sorted(running)]
+    text = f"all {slots} slots of the workers that serve queue {queue!r} are busy"
+    return [Reason("slots", text, None, tuple(busy[:HOLDERS_SHOWN]))]
+
+
+def _serves(worker: Worker, queue: str) -> bool:
+    served = _about(worker).get("queues")
+    return served is None or any(
+        queue == name or (name.endswith("*") and queue.startswith(name[:-1])) for name in served
+    )
+
+
+def _about(worker: Worker) -> dict[str, Any]:
+    said: dict[str, Any] = msgspec.json.decode(worker.about)
+    return said
 
 
 def _expiry(engine: Engine, good_until: int) -> Reason:

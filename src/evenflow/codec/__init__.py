@@ -11,11 +11,13 @@ from evenflow.codec.calls import (
     encode_call,
     encode_result,
     encode_template,
+    may_refer,
+    readable_result,
 )
 from evenflow.codec.references import Reference, holds_reference
 from evenflow.codec.registry import register_type
 from evenflow.codec.signature import CallSignature
-from evenflow.codec.text import LONGEST_MESSAGE, check_text, storable_text
+from evenflow.codec.text import LONGEST_MESSAGE, check_text, remark, storable_text
 from evenflow.codec.walk import MAX_DEPTH
 from evenflow.codec.wire import TAG
 
@@ -34,6 +36,9 @@ __all__ = [
     "encode_result",
     "encode_template",
     "holds_reference",
+    "may_refer",
+    "readable_result",
     "register_type",
+    "remark",
     "storable_text",
 ]

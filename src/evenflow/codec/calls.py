@@ -36,6 +36,8 @@ __all__ = [
     "encode_call",
     "encode_result",
     "encode_template",
+    "may_refer",
+    "readable_result",
 ]
 
 
@@ -92,7 +94,7 @@ def decode_call(
     """
     try:
         wires, named = _call_parts(_read(text))
-        if _REFERRING in text:
+        if may_refer(text):
             if outputs is None:
                 return _shown(wires), {name: decode_any(_pictured(wire)) for name, wire in named.items()}
             wires, named = _filled(wires, named, outputs, signature)
@@ -103,6 +105,11 @@ def decode_call(
         raise
     except Exception as error:
         raise DecodeError(f"stored arguments cannot be read: {error}") from error
+
+
+def may_refer(text: str) -> bool:
+    """Whether a stored call can refer to results. A text among its arguments may look like it: no harm is done then."""
+    return _REFERRING in text
 
 
 def call_wires(text: str, outputs: Mapping[str, str]) -> tuple[list[Wire], dict[str, Wire]]:
@@ -123,9 +130,8 @@ def encode_result(value: Any, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
         raise ResultError(f"result: {LONE_SURROGATE}") from error
     except Refused as refused:
         raise ResultError(f"result{' ' if refused.path else ': '}{refused}") from refused
-    except (
-        Exception
-    ) as error:  # a property or comparison of the value's own; the run is over, so it must end here
+    except Exception as error:
+        # A property or comparison of the value's own; the run is over, so it must end here.
         raise ResultError(f"result: could not be encoded: {type(error).__name__}: {error}") from error
     if len(text) > max_bytes:
         raise ResultError(
@@ -155,6 +161,20 @@ def decode_result(text: str, return_annotation: Any = Any) -> Any:
         raise
     except Exception as error:
         raise DecodeError(f"the stored result cannot be read: {error}") from error
+
+
+def readable_result(text: str | None) -> Any:
+    """A result to be shown, the same on every machine whatever code it has; `<why>` where it cannot be read.
+
+    >>> readable_result('{"$evenflow":"tuple","v":[1,"a"]}')
+    (1, 'a')
+    """
+    if text is None:
+        return None
+    try:
+        return decode_result(text)
+    except DecodeError as wrong:
+        return f"<{wrong}>"
 
 
 def _filled(

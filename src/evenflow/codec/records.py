@@ -4,6 +4,7 @@ A record is stored as an object of its fields and built again by calling its cla
 How a field's annotation becomes a shape is handed in, because a record may contain itself.
 """
 
+import abc
 import dataclasses
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -74,9 +75,9 @@ class NamedShape(Shape):
             refused.is_broken = True
             raise
 
+    @abc.abstractmethod
     def build(self, wire: Wire) -> Any:
         """The value from what was stored of it."""
-        raise NotImplementedError
 
 
 class EnumShape(NamedShape):

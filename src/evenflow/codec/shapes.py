@@ -4,6 +4,7 @@ A shape stores a value plainly, since its type already says what the value is, a
 tagged form. Shapes of single values are here; see also containers.py, choices.py and records.py.
 """
 
+import abc
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from evenflow.codec.wire import (
 )
 
 
-class Shape:
+class Shape(abc.ABC):
     """What every shape offers. `name` is how messages call it, `native` the class of its values, if any.
 
     `is_plain` says that values travel as JSON scalars which already tell their type.
@@ -36,13 +37,13 @@ class Shape:
     native: type | None = None
     is_plain: bool = False
 
+    @abc.abstractmethod
     def encode(self, value: Any, depth: int) -> Wire:
         """The stored tree of `value`; `Refused` if it is not of this shape."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def decode(self, wire: Wire) -> Any:
         """The value of a stored tree; `Refused` if it does not fit this shape."""
-        raise NotImplementedError
 
     def encode_items(self, values: Collection[Any], depth: int) -> Sequence[Wire]:
         """Many at once: shapes with a check that needs no Python loop do it here."""
@@ -240,10 +241,8 @@ class ConstrainedShape(Shape):
             return
         try:
             msgspec.convert(value, self._constrained)
-        except (
-            msgspec.ValidationError,
-            TypeError,
-        ) as error:  # TypeError: a bound that makes no sense for the type
+        except (msgspec.ValidationError, TypeError) as error:
+            # TypeError: a bound that makes no sense for the type.
             raise Refused(str(error)) from error
 
 

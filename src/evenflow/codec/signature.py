@@ -128,6 +128,30 @@ class CallSignature:
         except Refused as refused:
             raise DecodeError(self._about(refused)) from refused
 
+    @property
+    def positional_names(self) -> list[str]:
+        """The parameters that a call may give in order."""
+        return [each.name for each in self._positional]
+
+    @property
+    def keyword_only_names(self) -> list[str]:
+        """The parameters that a call can give by name alone."""
+        return [each.name for each in self._keyword_only]
+
+    @property
+    def takes_rest(self) -> bool:
+        """Whether there is a parameter `*args`."""
+        return self._rest is not None
+
+    @property
+    def takes_extra(self) -> bool:
+        """Whether there is a parameter `**kwargs`."""
+        return self._extra is not None
+
+    def place_of(self, name: str) -> int | None:
+        """Where the argument of this name stands among the positional ones of a call; None where it does not."""
+        return self._positional_names.index(name) if name in self._positional_names else None
+
     def is_required(self, name: str) -> bool:
         """Whether a call must give the parameter of this name."""
         return any(

@@ -33,6 +33,17 @@ def storable_text(text: str, limit: int | None = LONGEST_MESSAGE) -> str:
     return clean if limit is None or len(clean) <= limit else clean[:limit] + "…"
 
 
+def remark(what: str, text: str | None) -> str | None:
+    """What somebody said beside an act (`who`, `why`), as it is stored; None where nothing was said.
+
+    >>> remark("why", "the bank moves"), remark("who", None)
+    ('the bank moves', None)
+    """
+    if text is not None and not isinstance(text, str):
+        raise PayloadError(f"{what}: expected text, got {type(text).__name__}")
+    return storable_text(text) if text else None
+
+
 def _check_characters(what: str, value: str) -> None:
     found = _CONTROL_OR_SURROGATE.search(value)
     if found is None:

@@ -5,10 +5,14 @@ results are the same to the last bit. V is the greatest turn claimed so far in a
 `TurnLine` is the model that the stores are tested against.
 """
 
+import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 
 import msgspec
 
+from evenflow.checks import LARGEST
 from evenflow.queues import Strategy
 
 COST_MEMORY = 50  # runs: a mean of fewer is unsteady, one of more is slow to follow a change
@@ -40,6 +44,18 @@ def time_cost(group_mean_us: float | None, queue_mean_us: float | None) -> float
     if not group_mean_us or not queue_mean_us:
         return 1.0
     return group_mean_us / queue_mean_us
+
+
+@functools.lru_cache(1024)
+def group_cap(most: int, weight: float) -> int:
+    """How many jobs of a group may run at once: `most` times its weight, rounded down, and never none.
+
+    Weights are taken as they are written: 100 times 0.29 is 29, which no float says.
+
+    >>> group_cap(2, 3), group_cap(2, 0.75), group_cap(2, 0.1)
+    (6, 1, 1)
+    """
+    return min(max(1, math.floor(most * Fraction(str(weight)))), LARGEST)
 
 
 def lone_turn(v: float) -> float:

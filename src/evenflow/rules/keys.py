@@ -81,6 +81,21 @@ def scope_key(scope: str) -> str:
         raise ConfigError(f"scope {scope!r}: {wrong}") from None
 
 
+def called_by_name(
+    make: Callable[..., object], *, parameters: Collection[str], task: str, option: str
+) -> Callable[[Arguments], object]:
+    """A callable on a call's arguments, given those that it names; or ConfigError, where it names others.
+
+    >>> size = called_by_name(lambda tenant: len(tenant), parameters=("tenant", "page"), task="bill", option="to")
+    >>> size({"tenant": "bob", "page": 1})
+    3
+    """
+    try:
+        return _by_name(make, parameters, frozenset(parameters))
+    except ValueError as wrong:
+        raise ConfigError(f"task {task!r}: {option}: {wrong}") from None
+
+
 class _Plain(ValueError):
     """A refusal in our own words, told apart from whatever a user's callable raises."""
 
@@ -166,6 +181,13 @@ def _tail(template: str) -> str:
 def _from_callable(
     make: Callable[..., object], parameters: Collection[str], known: frozenset[str] | None
 ) -> _Render:
+    call = _by_name(make, parameters, known)
+    return lambda arguments: _optional_text("the key", call(arguments))
+
+
+def _by_name(
+    make: Callable[..., object], parameters: Collection[str], known: frozenset[str] | None
+) -> Callable[[Arguments], object]:
     if inspect.iscoroutinefunction(make):
         raise _Plain("expected a plain callable, got a coroutine function; keys are made without waiting")
     try:
@@ -175,14 +197,12 @@ def _from_callable(
             f"expected a callable with a readable signature, got {make!r}; wrap it in a lambda"
         ) from None
     if len(wanted) == 1 and _takes_mapping(wanted[0], parameters):
-        return lambda arguments: _optional_text("the key", make(dict(arguments)))
+        return lambda arguments: make(dict(arguments))
     _check_callable(wanted, parameters, known)
     if any(each.kind is each.VAR_KEYWORD for each in wanted):
-        return lambda arguments: _optional_text("the key", make(**arguments))
+        return lambda arguments: make(**arguments)
     names = [each.name for each in wanted if each.kind is not each.VAR_POSITIONAL]
-    return lambda arguments: _optional_text(
-        "the key", make(**{name: arguments[name] for name in names if name in arguments})
-    )
+    return lambda arguments: make(**{name: arguments[name] for name in names if name in arguments})
 
 
 def _takes_mapping(parameter: inspect.Parameter, parameters: Collection[str]) -> bool:

@@ -4,7 +4,7 @@ import logging
 import time
 
 from evenflow.settings import Retention
-from evenflow.store import bounds, control, durable, gates, leases, limits, reads, runs, workflows
+from evenflow.store import bounds, control, durable, gates, leases, limits, runs, workflows
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Waker
 
@@ -34,11 +34,16 @@ class Dispatcher:
 
     def step(self) -> float:
         """One pass. Seconds until the next one is due; 0 while there is more to do."""
-        due_in_s = self._due_in_s()
-        if due_in_s <= 0:
-            self._waker.wake(*control.admit(self._engine, top=BATCH), *limits.free_spent(self._engine))
-            due_in_s = self._due_in_s()
-        self._settle_runs()
+        ahead = control.ahead(self._engine)
+        if _due_in_s(ahead) <= 0:
+            self._waker.wake(
+                *control.admit(self._engine, self._retention, top=BATCH), *limits.free_spent(self._engine)
+            )
+            gates.release(self._engine)  # the next ones, where these were the first of many
+            ahead = control.ahead(self._engine)
+        due_in_s = _due_in_s(ahead)
+        if ahead.has_untold:
+            self._settle_runs()
         now = time.monotonic()
         if now >= self._tidy_at:
             self._tidy_at = now if self._tidy() else now + TIDY_EVERY_S
@@ -61,14 +66,6 @@ class Dispatcher:
         if settled.ended:
             self._waker.announce_ends()
 
-    def _due_in_s(self) -> float:
-        """Seconds until there is something to admit, or until it is time to look again."""
-        moments = (control.next_due(self._engine), limits.next_free(self._engine))
-        due = min((moment for moment in moments if moment is not None), default=None)
-        if due is None:
-            return LOOK_EVERY_S
-        return min(LOOK_EVERY_S, (due - reads.now_us(self._engine)) / 1_000_000)
-
     def _tidy(self) -> bool:
         """End what has expired, free what was prefetched and forgotten. True while there is more of it."""
         expired = control.expire(self._engine, self._retention, top=BATCH)
@@ -78,3 +75,9 @@ class Dispatcher:
         if freed:
             self._waker.wake_dispatchers()
         return max(len(expired), len(freed)) >= BATCH
+
+
+def _due_in_s(ahead: control.Ahead) -> float:
+    """Seconds until there is something to admit, or until it is time to look again."""
+    due = min((moment for moment in (ahead.due, ahead.free) if moment is not None), default=None)
+    return LOOK_EVERY_S if due is None else min(LOOK_EVERY_S, (due - ahead.now) / 1_000_000)

@@ -12,11 +12,12 @@ from evenflow.errors import StoreUnavailable
 from evenflow.rules.retry import database_delay
 from evenflow.settings import Settings
 from evenflow.store.open import AnyEngine
-from evenflow.store.signals import ARRIVAL, Interrupt, Signals, watch_signals
+from evenflow.store.signals import ARRIVAL, SCHEDULES, Interrupt, Signals, watch_signals
 
 log = logging.getLogger("evenflow.services")
 
 LONGEST_END_S = 5.0
+_WANTED = {ARRIVAL: "dispatcher", SCHEDULES: "scheduler"}
 _SHORTEST_S = 0.02  # arrivals come in crowds: look at most this often
 _PUNCTUAL_S = 0.002  # what is due at a known time is not made to wait for a crowd
 
@@ -87,20 +88,23 @@ class Keeper:
             signals.interrupt()
 
     def _run(self) -> None:
-        with self._watched() as signals:
-            self._signals = signals
-            while not self._stopped.is_set():
-                try:
-                    self._step_due()
-                    self._failures = 0
-                    self._wait(signals)
-                except StoreUnavailable as error:
-                    if not self._bear(error):
-                        return
-                except BaseException as error:
-                    log.exception("a service died")
-                    self._on_death("services", error)
-                    return
+        try:
+            with self._watched() as self._signals:
+                while not self._stopped.is_set() and self._goes_on(self._signals):
+                    pass
+        except BaseException as error:
+            log.exception("a service died")
+            self._on_death("services", error)
+
+    def _goes_on(self, signals: Signals) -> bool:
+        """Do what is due, and wait for what comes next; False where patience has ended."""
+        try:
+            self._step_due()
+            self._failures = 0
+            self._wait(signals)
+        except StoreUnavailable as error:
+            return self._bear(error)
+        return True
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[Signals]:
@@ -124,8 +128,9 @@ class Keeper:
         if left <= 0:
             return
         heard = signals.wait(max(_PUNCTUAL_S, left))
-        if ARRIVAL in heard and "dispatcher" in self._due:
-            self._due["dispatcher"] = 0.0
+        wanted = {name for payload, name in _WANTED.items() if payload in heard and name in self._due}
+        if wanted:
+            self._due.update(dict.fromkeys(wanted, 0.0))
             self._stopped.wait(_SHORTEST_S)
 
     def _bear(self, error: StoreUnavailable) -> bool:

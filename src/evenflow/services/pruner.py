@@ -4,7 +4,8 @@ and schedules that are long past."""
 import logging
 
 from evenflow.durations import DAY_US
-from evenflow.store import durable, limits, logs, reads, runs, schedules, upkeep
+from evenflow.settings import Retention
+from evenflow.store import durable, limits, logs, reads, runs, schedules, statistics, upkeep
 from evenflow.store.open import AnyEngine
 from evenflow.store.postgres import PostgresEngine
 
@@ -22,8 +23,9 @@ class Pruner:
 
     name = "pruner"
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: AnyEngine, retention: Retention | None = None) -> None:
         self._engine = engine
+        self._retention = retention or Retention()
 
     def step(self) -> float:
         """One pass. Seconds until the next; 0 while there is more to do."""
@@ -33,6 +35,7 @@ class Pruner:
                 log.info("history: %d partitions made, %d dropped", len(created), len(dropped))
         pruned = max(upkeep.prune(self._engine, top=BATCH), logs.prune(self._engine, top=BATCH))
         pruned = max(pruned, runs.prune(self._engine, top=BATCH), durable.prune(self._engine, top=BATCH))
+        pruned = max(pruned, statistics.prune(self._engine, self._retention, top=BATCH))
         idle = upkeep.forget_idle_groups(self._engine, top=BATCH)
         limits.forget_idle(self._engine, top=BATCH)
         upkeep.forget_marks(self._engine, top=BATCH)

@@ -8,6 +8,7 @@ from evenflow.ids import id_text
 from evenflow.job import JobError
 from evenflow.settings import Settings
 from evenflow.store import leases
+from evenflow.store.engine import Engine
 from evenflow.store.open import AnyEngine
 from evenflow.store.signals import Waker
 
@@ -77,7 +78,7 @@ class Rescuer:
         }
 
 
-def rescue_orphans(engine: AnyEngine, settings: Settings, error: JobError, waker: Waker) -> int:
+def rescue_orphans(engine: Engine, settings: Settings, error: JobError, waker: Waker) -> int:
     """Take the jobs of everybody who is no longer in the books; how many."""
     count = 0
     while True:

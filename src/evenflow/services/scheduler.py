@@ -6,17 +6,19 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
 
+from evenflow.codec import storable_text
 from evenflow.errors import StoreUnavailable
 from evenflow.ids import IdSource
 from evenflow.job import NewJob
 from evenflow.rules.recurrence import Due, Pattern, due, jitter_us
 from evenflow.schedule import NewSchedule, StoredSchedule
 from evenflow.store import schedules
-from evenflow.store.enqueue import Sign
+from evenflow.store.enqueue_parameters import Sign
 from evenflow.store.open import AnyEngine
 from evenflow.store.reads import now_us
 from evenflow.store.schedules import Planned
@@ -25,7 +27,7 @@ from evenflow.store.signals import Waker
 log = logging.getLogger("evenflow.services")
 
 BATCH = 100
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 2.0
 DECLARE_EVERY_S = 15.0
 TRY_AGAIN_S = 60.0
 
@@ -40,6 +42,9 @@ class Plan(Protocol):
     @property
     def sign(self) -> Sign | None: ...
     def job(self, schedule: StoredSchedule) -> NewJob: ...
+    def published(
+        self, jobs: Sequence[NewJob]
+    ) -> AbstractContextManager[tuple[Sequence[NewJob], list[int]]]: ...
 
 
 def pattern_of(schedule: NewSchedule | StoredSchedule, anchor: int) -> Pattern:
@@ -73,7 +78,7 @@ class Scheduler:
         rows, now = self._look()
         due_rows = [row for row in rows if row.next_run <= now]
         for row in due_rows:
-            self._fire(row, now)
+            self._fire_or_postpone(row, now)
         if due_rows:
             return 0.0
         left_s = (rows[0].next_run - now) / 1_000_000 if rows else LOOK_EVERY_S
@@ -118,18 +123,28 @@ class Scheduler:
                 key,
             )
 
+    def _fire_or_postpone(self, row: StoredSchedule, now: int) -> None:
+        """Whatever goes wrong with one schedule is no reason to leave the others alone."""
+        try:
+            self._fire(row, now)
+        except StoreUnavailable:
+            raise
+        except Exception:
+            log.exception("schedule %r cannot fire here, and that cannot be noted", row.key)
+            self._postponed[row.key] = time.monotonic() + TRY_AGAIN_S
+
     def _fire(self, row: StoredSchedule, now: int) -> None:
         try:
             found = due(pattern_of(row, row.anchor), row.next_run, now, row.catch_up)
         except Exception as wrong:  # an expression or a zone that this host cannot read
-            self._postpone(row, f"{type(wrong).__name__}: {wrong}")
+            self._postpone(row, _told(wrong))
             return
         try:
             is_ours = self._enqueue(row, found, now)
         except StoreUnavailable:
             raise
         except Exception as wrong:
-            error = f"{type(wrong).__name__}: {wrong}"
+            error = _told(wrong)
             is_ours = schedules.fail(self._engine, row, found.slots, found.next_run, error, now=now)
             if is_ours:
                 log.error(
@@ -141,13 +156,16 @@ class Scheduler:
     def _enqueue(self, row: StoredSchedule, found: Due, now: int) -> bool:
         """Fire the slots; whether it was us who did."""
         new = self._plan.job(row) if found.slots else None
-        jobs = [] if new is None else [(slot, _at_slot(row, new, slot, now)) for slot in found.slots]
-        placed = schedules.fire(
-            self._engine, row, jobs, found.next_run, ids=self._ids, sign=self._plan.sign, now=now
-        )
+        jobs = [] if new is None else [_at_slot(row, new, slot, now) for slot in found.slots]
+        with self._plan.published(jobs) as (published, ids):
+            fires = list(zip(found.slots, published, strict=False))
+            placed = schedules.fire(
+                self._engine, row, fires, found.next_run, ids=self._ids, sign=self._plan.sign, now=now
+            )
+            ids += [each.id for each in placed or ()]
         if placed and new is not None:
             log.debug("schedule %r fired %d jobs", row.key, len(placed))
-            if new.limits or any(job.run_at is not None for _, job in jobs):
+            if new.limits or any(job.run_at is not None for job in jobs):
                 self._waker.wake_dispatchers()
             else:
                 self._waker.wake(new.queue)
@@ -157,6 +175,10 @@ class Scheduler:
         log.error("schedule %r cannot fire here: %s", row.key, error)
         schedules.note_error(self._engine, row.key, error)
         self._postponed[row.key] = time.monotonic() + TRY_AGAIN_S
+
+
+def _told(wrong: Exception) -> str:
+    return storable_text(f"{type(wrong).__name__}: {wrong}")
 
 
 def _at_slot(row: StoredSchedule, new: NewJob, slot: int, now: int) -> NewJob:

@@ -1,12 +1,18 @@
 """Advance: the pump's round trip. Finish these runs, give me more. And the same for claims that wait to be started."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from evenflow.job import Claimed, End
-from evenflow.store.engine import Engine, Parameters, Row, as_json
+from evenflow.job import Claimed, End, JudgedEnd
+from evenflow.settings import Retention
+from evenflow.store.callers import Relay, drive_together
+from evenflow.store.engine import Engine, Last, Row, Steps, as_json
 from evenflow.store.gates import Turned, turned, verdict_unit
+from evenflow.store.limits import BATCH, Promoted, promoted, promotion
+from evenflow.store.open import AnyEngine
+from evenflow.store.workflows import Settled, after_settling, end_steps
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -44,8 +50,8 @@ class Claim(msgspec.Struct, frozen=True):
 class Advanced(msgspec.Struct, frozen=True):
     """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, V of the bands that
     it claimed from if it moves V (whatever enters them from now on comes behind that turn), keys that have room, whether
-    jobs of shut tasks are in the way, the breakers that the ends have opened or closed, and the runs of workflows whose
-    steps have ended."""
+    jobs of shut tasks are in the way, the breakers that the ends have opened or closed, what came of ended steps of
+    workflows, the runs that are still to be told of such ends, and what came of the keys that were to be passed on."""
 
     claimed: list[Claimed]
     lost: list[tuple[int, int]]
@@ -54,18 +60,26 @@ class Advanced(msgspec.Struct, frozen=True):
     freed: set[str]
     is_obstructed: bool = False
     turned: Sequence[Turned] = ()
+    settled: Settled | None = None
     runs: frozenset[int] = frozenset()
+    promoted: Promoted | None = None
 
 
-NOTHING = Claim()
+NOTHING = Claim(moves_v=False)
+_PAYLOAD = 15  # its place in a row of the answer
+_names = msgspec.json.Decoder(list[str]).decode
+KEPT = Retention()
+BACK = ("ready", "scheduled", "waiting")
 
 
 def advance(
-    engine: Engine,
+    engine: AnyEngine | Relay,
     worker: int,
     ends: Iterable[End] = (),
     claim: Claim = NOTHING,
     *,
+    keys: Sequence[str] | None = None,
+    retention: Retention = KEPT,
     now: int | None = None,
     deadline_s: float = 30.0,
 ) -> Advanced:
@@ -80,11 +94,95 @@ def advance(
     Jobs whose task is shut are not claimed but told, to be set aside; a shut queue gives nothing; a breaker's probe passes. What the
     ends say to breakers counts if the ends do. What is given back `unstarted` is ready again, with its keys,
     and not charged to its rates.
+
+    Children of ended steps are told first, so they may be among the claimed. `retention` is for runs that end by it.
+
+    `keys` have room and are passed on before the claim, so whoever gets them may be among the claimed. On SQLite so are those
+    that the ends let go of, unless `keys` is None: it saves a transaction, and a second look at the same pages. On PostgreSQL
+    the locks of keys are held as shortly as can be, in a transaction of their own; there nobody gives `keys` but tests.
     """
     ends = list(ends)
-    parameters = {
+    if ends and (engine.kind == "sqlite" or any(end.run_id is not None for end in ends)):
+        return _in_turn(engine, worker, ends, claim, keys, retention, now, deadline_s)
+    verdicts = verdict_unit(ends, worker, now)
+    first = [] if verdicts is None else [verdicts]
+    if keys:
+        first.append(promotion(keys, now))
+    units = [*first, *_before(ends, worker, claim, now), _last(worker, ends, claim, now)]
+    if len(units) > 1:
+        answers = engine.run_all(units, deadline_s=deadline_s)
+    else:
+        answers = [engine.run(*units[0], deadline_s=deadline_s)]
+    changes = [] if verdicts is None else turned(answers[0])
+    done = promoted(answers[len(first) - 1]) if keys else None
+    return _answer(answers[-1], claim, changes, done)
+
+
+def lone_unit(worker: int, ends: Sequence[End], claim: Claim) -> tuple[str, dict[str, Any]] | None:
+    """A round that is a single unit, for whoever sends it without waiting; None where it takes more."""
+    if any(end.run_id is not None or isinstance(end, JudgedEnd) for end in ends) or _before(
+        ends, worker, claim, None
+    ):
+        return None
+    return _last(worker, ends, claim, None)
+
+
+def answered(rows: Iterable[Row], claim: Claim) -> Advanced:
+    """What the rows of a round with a `lone_unit` say."""
+    return _answer(rows, claim, [], None)
+
+
+def _in_turn(
+    engine: AnyEngine | Relay, worker: int, ends: Sequence[End], claim: Claim, keys: Sequence[str] | None,
+    retention: Retention, now: int | None, deadline_s: float,
+) -> Advanced:  # fmt: skip
+    """The same where one step has to know what the step before has found: children of workflows are told, and on SQLite keys
+    are passed on, before the claim."""
+    steps = [end for end in ends if end.run_id is not None]
+    ended = [end for end in steps if end.state not in BACK]
+    parked = [end.id for end in steps if end.state == "waiting"]
+
+    def together() -> Steps[Advanced]:
+        verdicts = verdict_unit(ends, worker, now)
+        changes = [] if verdicts is None else turned((yield verdicts))
+        settled, noted = (
+            (yield from end_steps(ended, worker, retention, now)) if ended else (Settled(), frozenset())
+        )
+        freed = (yield "let_go", {"ends": as_json(ends), "worker": worker}) if engine.kind == "sqlite" else []
+        names, left = _to_pass_on(freed, keys)
+        done = promoted((yield promotion(names, now))) if names else None
+        paused = (yield "paused_steps", {"ids": as_json(parked)}) if parked else []
+        for unit in _before(ends, worker, claim, now):  # noqa: UP028 - `yield from` would send rows into a list
+            yield unit
+        rows = yield Last(*_last(worker, [_bare(end, paused) for end in ends], claim, now))
+        answer = _answer(rows, claim, changes, done)
+        answer.freed.update(left)
+        return msgspec.structs.replace(answer, settled=settled if steps else None, runs=noted)
+
+    answer = drive_together(engine, together, deadline_s=deadline_s)
+    if answer.settled is not None:
+        after_settling(engine, answer.settled, retention, now)
+    return answer
+
+
+def _to_pass_on(freed: Iterable[Row], keys: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Which keys go to the next in line in this transaction, and which are left to whoever asked."""
+    names = sorted({*(name for (name,) in freed), *(keys or ())})
+    top = 0 if keys is None else BATCH
+    return names[:top], names[top:]
+
+
+def _bare(end: End, paused: Sequence[Row]) -> End:
+    """The end of a step's job. Its result has its home in the step; and it waits only where its run is still paused."""
+    if end.run_id is None:
+        return end
+    state = "ready" if end.state == "waiting" and (end.id,) not in paused else end.state
+    return msgspec.structs.replace(end, state=state, result=None, run_id=None)
+
+
+def _last(worker: int, ends: Sequence[End], claim: Claim, now: int | None) -> tuple[str, dict[str, Any]]:
+    asked = {
         "worker": worker,
-        "ends": as_json(ends),
         "wants": as_json(claim.wants),
         "bounds": as_json(claim.bounds),
         "top": claim.top if claim.wants else 0,
@@ -94,32 +192,33 @@ def advance(
         "caps_locked": claim.under_caps,
         "now": now,
     }
-    before, verdicts = _before(ends, worker, claim, now)
-    if before:
-        answers = engine.run_all([*before, ("advance", parameters)], deadline_s=deadline_s)
-    else:
-        answers = [engine.run("advance", parameters, deadline_s=deadline_s)]
-    return _answer(answers[-1], claim, turned(answers[0]) if verdicts else [])
+    if not ends:
+        return "claim", asked
+    asked["ends"] = as_json(ends)
+    if any(end.state in BACK for end in ends):
+        return "advance", asked
+    return "advance_onward" if claim.moves_v else "advance_plainly", asked
 
 
 def _before(
     ends: Sequence[End], worker: int, claim: Claim, now: int | None
-) -> tuple[list[tuple[str, Parameters]], bool]:
-    """What has to come first in the same transaction, as a rule nothing; and whether it begins with verdicts."""
-    units: list[tuple[str, Parameters]] = []
-    verdicts = verdict_unit(ends, worker, now)
-    if verdicts is not None:  # first: a breaker's row is never waited for by whoever holds a cap
-        units.append(verdicts)
+) -> list[tuple[str, dict[str, Any]]]:
+    """What has to come before it in the same transaction, as a rule nothing. Verdicts come before this: a breaker's row
+    is never waited for by whoever holds a cap, or a run."""
+    units: list[tuple[str, dict[str, Any]]] = []
+    back = [end.id for end in ends if end.state in BACK]
+    if back:
+        units.append(("lock_returns", {"ids": as_json(back)}))
     unstarted = [{"id": end.id, "epoch": end.epoch} for end in ends if end.unstarted]
-    if unstarted:  # before the caps too: their locks are the shortest
+    if unstarted:  # before the caps: their locks are the shortest
         units.append(("refund_starts", {"runs": as_json(unstarted), "worker": worker, "now": now}))
     if claim.under_caps:
         units.append(("lock_caps", {"queues": as_json([want.queue for want in claim.wants])}))
-    return units, verdicts is not None
+    return units
 
 
-def _answer(rows: Iterable[Row], claim: Claim, changes: Sequence[Turned]) -> Advanced:
-    claimed, lost, awaited, rounds, freed, shut, runs = [], [], [], {}, set(), False, set()
+def _answer(rows: Iterable[Row], claim: Claim, changes: Sequence[Turned], done: Promoted | None) -> Advanced:
+    claimed, lost, awaited, rounds, freed, shut = [], [], [], {}, set(), False
     for row in rows:
         if row[0] == "claimed":
             claimed.append(Claimed(*row[1:]))
@@ -128,16 +227,14 @@ def _answer(rows: Iterable[Row], claim: Claim, changes: Sequence[Turned]) -> Adv
         elif row[0] == "awaited":
             awaited.append(row[1])
         elif row[0] == "freed":
-            freed.add(row[3])
-        elif row[0] == "step":
-            runs.add(row[1])
+            freed.update(_names(row[_PAYLOAD]))
         elif row[0] == "shut":
             shut = True
         else:
             rounds[row[3], row[6]] = row[7]
     place = {want.queue: want.place for want in claim.wants}
     claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
-    return Advanced(claimed, lost, awaited, rounds, freed, shut, changes, frozenset(runs))
+    return Advanced(claimed, lost, awaited, rounds, freed, shut, changes, promoted=done)
 
 
 def start(

@@ -7,14 +7,15 @@ commits or rolls back a caller's transaction.
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from evenflow.clock import wall_us
+from evenflow.clock import Clock
 from evenflow.errors import EnqueueError, SchemaMissing
-from evenflow.store.engine import Row, Steps, retried
+from evenflow.store.engine import Engine, Last, Parameters, Row, Steps, retried
 from evenflow.store.open import AnyEngine
-from evenflow.store.postgres import PostgresEngine
-from evenflow.store.statements import Statement, load_units
+from evenflow.store.postgres import PostgresEngine, in_one_trip
+from evenflow.store.sqlite import SqliteEngine
+from evenflow.store.statements import Statement, Unit, load_units
 
 T = TypeVar("T")
 Execute = Callable[[Any, Statement, dict[str, Any]], list[Row] | None]
@@ -59,67 +60,114 @@ def is_async(connection: Any) -> bool:
     )
 
 
-def drive_on(connection: Any, steps: Steps[T], schema: str) -> T:
+def drive_on(connection: Any, steps: Steps[T], schema: str, clock: Clock) -> T:
     """Run steps on a connection that is called plainly."""
     if is_async(connection):
         raise EnqueueError(
             f"{type(connection).__qualname__} is asynchronous; use: await task.aenqueue(..., connection=…)"
         )
-    execute = _EXECUTE[_family(connection)]
-    kind = kind_of(connection)
-    units = load_units(kind, schema)
+    units = load_units(kind_of(connection), schema)
     try:
         name, parameters = next(steps)
         while True:
-            rows: list[Row] = []
-            with _missing_tables_explained():
-                for statement in units[name].statements:
-                    rows += execute(connection, statement, _bound(kind, statement, parameters)) or []
-            name, parameters = steps.send(rows)
+            name, parameters = steps.send(run_on(connection, units[name], parameters, clock))
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-async def adrive_on(connection: Any, steps: Steps[T], schema: str) -> T:
+def run_on(connection: Any, unit: Unit, parameters: Parameters, clock: Clock) -> list[Row]:
+    """Run one unit on a connection that is called plainly, in whatever transaction it is in."""
+    execute, kind = _EXECUTE[_family(connection)], kind_of(connection)
+    rows: list[Row] = []
+    given = _at_one_moment(kind, parameters, clock)
+    with _missing_tables_explained():
+        for statement in unit.statements:
+            rows += execute(connection, statement, {name: given[name] for name in statement.parameters}) or []
+            if rows and unit.is_guarded:
+                break
+    return rows
+
+
+async def arun_on(connection: Any, unit: Unit, parameters: Parameters, clock: Clock) -> list[Row]:
+    """`run_on` for a connection whose calls are awaited."""
+    execute, kind = _AEXECUTE[_family(connection)], kind_of(connection)
+    rows: list[Row] = []
+    given = _at_one_moment(kind, parameters, clock)
+    with _missing_tables_explained():
+        for statement in unit.statements:
+            bound = {name: given[name] for name in statement.parameters}
+            rows += await execute(connection, statement, bound) or []
+            if rows and unit.is_guarded:
+                break
+    return rows
+
+
+async def adrive_on(connection: Any, steps: Steps[T], schema: str, clock: Clock) -> T:
     """Run steps on a connection whose calls are awaited."""
     if not is_async(connection):
-        return drive_on(connection, steps, schema)
-    execute = _AEXECUTE[_family(connection)]
-    kind = kind_of(connection)
-    units = load_units(kind, schema)
+        return drive_on(connection, steps, schema, clock)
+    units = load_units(kind_of(connection), schema)
     try:
         name, parameters = next(steps)
         while True:
-            rows: list[Row] = []
-            with _missing_tables_explained():
-                for statement in units[name].statements:
-                    rows += await execute(connection, statement, _bound(kind, statement, parameters)) or []
-            name, parameters = steps.send(rows)
+            name, parameters = steps.send(await arun_on(connection, units[name], parameters, clock))
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-def drive_together(engine: AnyEngine, make_steps: Callable[[], Steps[T]], *, deadline_s: float = 30.0) -> T:
+class Relay(Engine, Protocol):
+    """An engine that hands its calls to another one, in its own way."""
+
+    def together(self, make_steps: Callable[[], Steps[T]], *, deadline_s: float = 30.0) -> T:
+        """`drive_together` on the engine behind it."""
+
+
+def drive_together(
+    engine: AnyEngine | Relay, make_steps: Callable[[], Steps[T]], *, deadline_s: float = 30.0
+) -> T:
     """Run steps on a connection of ours, all in one transaction: what they raise undoes what they wrote.
 
     A lost connection is not borne here as by `drive`: after StoreUnavailable nothing is known about the commit.
     """
     if isinstance(engine, PostgresEngine):
         return retried(lambda: _driven_in_session(engine, make_steps(), deadline_s))
+    if not isinstance(engine, SqliteEngine):
+        return engine.together(make_steps, deadline_s=deadline_s)
     with engine.exclusive() as connection:
-        return drive_on(connection, make_steps(), "evenflow")
+        return drive_on(connection, make_steps(), engine.schema, engine.clock)
 
 
 def _driven_in_session(engine: PostgresEngine, steps: Steps[T], deadline_s: float) -> T:
     with engine.session(deadline_s) as connection:
         try:
-            with connection.transaction():
-                return drive_on(connection, steps, engine.schema)
+            return _driven(engine, connection, steps)
         except EnqueueError as refused:
+            connection.execute("ROLLBACK")
             refusal = refused  # raised outside: a refused job is no reason to give the connection up
     raise refusal
+
+
+def _driven(engine: PostgresEngine, connection: Any, steps: Steps[T]) -> T:
+    """The begin goes out with what is asked first, and the commit with what is asked last."""
+    units = load_units("postgres", engine.schema)
+    is_begun = is_committed = False
+    try:
+        asked = next(steps)
+        while True:
+            unit, given = units[asked[0]], _at_one_moment("postgres", asked[1], engine.clock)
+            statements = [(statement, given) for statement in unit.statements]
+            begins, commits = [] if is_begun else ["BEGIN"], ["COMMIT"] if isinstance(asked, Last) else []
+            with _missing_tables_explained():
+                answers = in_one_trip(connection, statements, begins, commits)
+            is_begun, is_committed = True, bool(commits)
+            asked = steps.send([row for rows in answers for row in rows])
+    except StopIteration as end:
+        if is_begun and not is_committed:
+            connection.execute("COMMIT")
+        result: T = end.value
+        return result
 
 
 def _family(connection: Any) -> str:
@@ -174,11 +222,12 @@ def _is_undefined(error: BaseException | None) -> bool:
     return False
 
 
-def _bound(kind: str, statement: Statement, parameters: dict[str, Any]) -> dict[str, Any]:
-    bound = {name: parameters[name] for name in statement.parameters}
-    if kind == "sqlite" and bound.get("now", 0) is None:
-        bound["now"] = wall_us()  # this host's clock is the database's
-    return bound
+def _at_one_moment(kind: str, parameters: Parameters, clock: Clock) -> Parameters:
+    """The parameters with a time, the same for all statements of a unit: some know by it what the one before has done."""
+    if parameters.get("now") is not None:
+        return parameters
+    # On SQLite this host's clock is the database's.
+    return {**parameters, "now": clock.wall_us() if kind == "sqlite" else clock.set_us}
 
 
 def _on_sqlite3(connection: Any, statement: Statement, parameters: dict[str, Any]) -> list[Row] | None:
@@ -188,18 +237,19 @@ def _on_sqlite3(connection: Any, statement: Statement, parameters: dict[str, Any
 
 
 def _on_psycopg(connection: Any, statement: Statement, parameters: dict[str, Any]) -> list[Row] | None:
-    from psycopg import Cursor
+    from psycopg import RawCursor
     from psycopg.rows import tuple_row
 
     # Not connection.cursor(): the caller's cursor_factory may read parameters in another style.
-    with Cursor(connection, row_factory=tuple_row) as cursor:
-        cursor.execute(statement.pyformat.encode(), parameters)
+    with RawCursor(connection, row_factory=tuple_row) as cursor:
+        cursor.execute(statement.dollar_bytes, [parameters[name] for name in statement.parameters])
         return cursor.fetchall() if _has_rows(cursor) else None
 
 
 def _has_rows(cursor: Any) -> bool:
     """Whether a statement gave a table. In a pipeline only fetching tells; what callers run there always gives one."""
-    return bool(cursor.description or cursor.connection.pgconn.pipeline_status)
+    result = cursor.pgresult  # not `description`: making one takes longer than many a statement
+    return bool((result is not None and result.nfields) or cursor.connection.pgconn.pipeline_status)
 
 
 def _on_psycopg2(connection: Any, statement: Statement, parameters: dict[str, Any]) -> list[Row] | None:
@@ -226,11 +276,11 @@ def _refused(connection: Any, statement: Statement, parameters: dict[str, Any]) 
 
 
 async def _aon_psycopg(connection: Any, statement: Statement, parameters: dict[str, Any]) -> list[Row] | None:
-    from psycopg import AsyncCursor
+    from psycopg import AsyncRawCursor
     from psycopg.rows import tuple_row
 
-    async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
-        await cursor.execute(statement.pyformat.encode(), parameters)
+    async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
+        await cursor.execute(statement.dollar_bytes, [parameters[name] for name in statement.parameters])
         return await cursor.fetchall() if _has_rows(cursor) else None
 
 

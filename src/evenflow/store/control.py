@@ -2,51 +2,91 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from evenflow.codec import storable_text
+import msgspec
+
+from evenflow.codec import remark, storable_text
 from evenflow.errors import Code
 from evenflow.job import JobError
 from evenflow.rules import fair
 from evenflow.settings import Queue, Retention
-from evenflow.store import bounds
+from evenflow.store import bounds, statistics
 from evenflow.store.engine import Engine, Row, as_json
 from evenflow.store.limits import promote, release
 from evenflow.store.retention import kept_us
 
+ADMITTED_AT_ONCE = 1000
+KEPT_BY_DEFAULT = Retention()
 TOO_LATE = JobError(Code.TASK_EXPIRED, "good_until passed before the start")
 
 
-def admit(engine: Engine, *, top: int = 1000, now: int | None = None) -> dict[str, int]:
+class Admission(msgspec.Struct):
+    """What an admission came to: queue -> how many became ready, the keys at which jobs lined up, the bounded queues that
+    jobs wait for, and the jobs that must not wait for their keys."""
+
+    queues: dict[str, int] = {}
+    lined_up: set[str] = set()
+    bounded: set[str] = set()
+    impatient: list[int] = []
+
+
+def admit(
+    engine: Engine,
+    retention: Retention = KEPT_BY_DEFAULT,
+    *,
+    top: int = ADMITTED_AT_ONCE,
+    now: int | None = None,
+) -> dict[str, int]:
     """Admit arrivals and due jobs, at most `top` of each, at the current round; queue -> how many became ready.
 
     Jobs with concurrency keys line up at them and are ready, or blocked, by what the keys have room for; those of bounded
-    queues are ready, or wait as overflow, by what the queue has room for.
+    queues are ready, or wait as overflow, by what the queue has room for. Jobs that must not wait for their keys are
+    discarded where they would have to, whoever admits them.
     """
-    admitted, lined_up, bounded = read_admission(engine.run("admit", {"top": top, "now": now}))
-    for queue in promote(engine, lined_up, now=now) | bounds.fill(engine, bounded):
+    admission = read_admission(engine.run("admit", {"top": top, "now": now}))
+    admitted = admission.queues
+    for queue in promote(engine, admission.lined_up, now=now) | bounds.fill(engine, admission.bounded):
         admitted[queue] = admitted.get(queue, 0) + 1
+    discard_blocked(engine, admission.impatient, retention, now=now)
     return admitted
 
 
-def read_admission(rows: Iterable[Row]) -> tuple[dict[str, int], set[str], set[str]]:
-    """What an admission came to: queue -> how many became ready, the keys at which jobs lined up, and the bounded queues
-    that jobs wait for."""
-    admitted: dict[str, int] = {}
-    lined_up: set[str] = set()
-    bounded: set[str] = set()
+def read_admission(rows: Iterable[Row]) -> Admission:
+    """The answer of the unit."""
+    admission = Admission()
     for kind, name, count in rows:
         if kind == "queue":
-            admitted[name] = admitted.get(name, 0) + count
+            admission.queues[name] = admission.queues.get(name, 0) + count
         elif kind == "limiter":
-            lined_up.add(name)
+            admission.lined_up.add(name)
         elif kind == "bounded":
-            bounded.add(name)
-    return admitted, lined_up, bounded
+            admission.bounded.add(name)
+        elif kind == "impatient":
+            admission.impatient.append(int(name))
+    return admission
 
 
-def next_due(engine: Engine) -> int | None:
-    """When the next scheduled job is due, in stored time; 0 if something has arrived; None if nothing is planned."""
-    due: int | None = engine.run("next_due", {})[0][0]
-    return due
+def discard_blocked(
+    engine: Engine, ids: Sequence[int], retention: Retention, *, now: int | None = None
+) -> None:
+    """End those of these jobs `discarded` that wait for their keys."""
+    if ids and (blocked := [job for (job,) in engine.run("still_blocked", {"ids": as_json(ids)})]):
+        withdraw(engine, blocked, "discarded", retention, flags=False, now=now)
+
+
+class Ahead(msgspec.Struct, frozen=True):
+    """What lies ahead of a dispatcher, in stored time: when the next scheduled job is due (0 if something has arrived), and
+    when the next job that waits for a rate can go, None where nothing waits; whether steps of workflows have ended untold."""
+
+    now: int
+    due: int | None
+    free: int | None
+    has_untold: bool
+
+
+def ahead(engine: Engine, *, now: int | None = None) -> Ahead:
+    """All that a dispatcher without work has to know, at one look."""
+    ((now, due, free, has_untold),) = engine.run("ahead", {"now": now})
+    return Ahead(now, due, free, bool(has_untold))
 
 
 def expire(engine: Engine, retention: Retention, *, top: int = 1000, now: int | None = None) -> list[int]:
@@ -58,8 +98,9 @@ def expire(engine: Engine, retention: Retention, *, top: int = 1000, now: int | 
         "now": now,
     }
     rows = engine.run("expire", parameters)
-    expired = [job for (job,) in rows]
+    expired = [row[0] for row in rows]
     _make_room(engine, expired, now)
+    statistics.add_ends(engine, [(queue, task, ["expired"]) for _, queue, task in rows], now=now)
     return expired
 
 
@@ -79,8 +120,10 @@ def withdraw(
             "error": None if error is None else as_json(error),
         },
     )  # fmt: skip
-    outcomes: dict[int, str] = dict(rows)
+    outcomes: dict[int, str] = {job: outcome for job, outcome, _, _ in rows}
     _make_room(engine, [job for job, outcome in outcomes.items() if outcome == "ended"], now)
+    ended = [(queue, task, [state]) for _, outcome, queue, task in rows if outcome == "ended"]
+    statistics.add_ends(engine, ended, now=now)
     return outcomes
 
 
@@ -157,7 +200,7 @@ def pause(
     """No new claims from this queue until it is resumed; what runs goes on. Lasts over restarts."""
     engine.run(
         "pause_queue",
-        {"name": queue, "who": who and storable_text(who), "why": why and storable_text(why), "now": now},
+        {"name": queue, "who": remark("who", who), "why": remark("why", why), "now": now},
     )
 
 

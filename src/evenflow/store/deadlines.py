@@ -1,11 +1,31 @@
-"""Client-side deadlines: a thread that ends calls which the network or the server will never answer."""
+"""Deadlines: how long reads may take for those who will not wait, and a thread that ends calls which nobody will answer."""
 
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 _TICK_S = 0.25
+_read_s: ContextVar[float | None] = ContextVar("evenflow_read_s", default=None)
+
+
+@contextlib.contextmanager
+def reads_within(seconds: float) -> Iterator[None]:
+    """Within the block, on this thread: each read ends after so many seconds, in the database too; then StoreTooSlow.
+
+    Of whoever reads, by whatever way, so it is told to the engines aside and not through every function in between.
+    """
+    former = _read_s.set(seconds)
+    try:
+        yield
+    finally:
+        _read_s.reset(former)
+
+
+def read_seconds() -> float | None:
+    """How long a read may take here; None where nobody has said."""
+    return _read_s.get()
 
 
 class Watch:

@@ -42,6 +42,11 @@ def await_event(engine: Engine, job: int, epoch: int, name: str, after: int) -> 
     return bool(engine.run("await_event", {"id": job, "epoch": epoch, "name": name, "after": after}))
 
 
+def leave_event(engine: Engine, job: int, epoch: int) -> None:
+    """The job waits no more, as far as this attempt owns it."""
+    engine.run("leave_event", {"id": job, "epoch": epoch})
+
+
 def next_event(engine: Engine, name: str, *, after: int, since: int) -> tuple[int, str] | None:
     """The first event of a name behind number `after`, from the moment `since` on."""
     rows = engine.run("next_event", {"name": name, "after": after, "since": since})

@@ -6,7 +6,7 @@ Nothing here knows SQL text or a driver. Operations are written against this int
 import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -17,6 +17,14 @@ Parameters = Mapping[str, Any]
 # An operation that several drivers can run: it yields (unit name, parameters) and is sent the rows.
 T = TypeVar("T")
 Steps = Generator[tuple[str, dict[str, Any]], list[Row], T]
+
+
+class Last(NamedTuple):
+    """The last thing that steps ask for: they only read the answer and return, so the commit may go out with it."""
+
+    name: str
+    parameters: dict[str, Any]
+
 
 _encode = msgspec.json.Encoder().encode
 

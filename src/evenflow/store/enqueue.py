@@ -1,17 +1,27 @@
 """Enqueue: one operation, written as steps, so that our engine or a caller's own connection can run it."""
 
 import collections
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from evenflow.errors import DuplicateJob, QueueFull, StoreUnavailable
 from evenflow.ids import IdSource, id_text
-from evenflow.job import Limit, NewJob
+from evenflow.job import NewJob
 from evenflow.store.bounds import BATCH, fill_parameters
-from evenflow.store.engine import Row, Steps, as_json
+from evenflow.store.callers import drive_together
+from evenflow.store.engine import Steps, as_json, drive
+from evenflow.store.enqueue_parameters import (
+    Sign,
+    Wake,
+    batch_keys,
+    batch_parameters,
+    change_row,
+    hold_rows,
+    lone_call,
+)
+from evenflow.store.open import AnyEngine
 
-Sign = Callable[[NewJob, int], str | None]
 _MAX_ROUNDS = 5
 _MAX_LOSSES = 2
 
@@ -23,53 +33,86 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
     is_new: bool = True
 
 
-class Wake(msgspec.Struct, frozen=True, gc=False):
-    """A wake-up to send along with a commit."""
-
-    channel: str
-    payload: str
-
-
-class _Kind(msgspec.Struct, gc=False):
-    """What many jobs of a batch have in common."""
-
-    kind: int
-    line: int
-    task: str
-    max_attempts: int
-    fails_on_crash: bool
-    run_id: int | None
-    headers: str | None
-    options: str | None
-
-
-class _More(msgspec.Struct, omit_defaults=True, gc=False):
-    """What few jobs have, and each for itself."""
-
-    run_at: int | None = None
-    good_until: int | None = None
-    unique_key: str | None = None
-    signature: str | None = None
-    limits: str | None = None
-    state: str | None = None
+def enqueue_plain(
+    engine: AnyEngine,
+    job: NewJob,
+    ids: IdSource,
+    *,
+    numbers: Sequence[int] | None = None,
+    sign: Sign | None = None,
+    wakes: Sequence[Wake] = (),
+) -> int:
+    """`enqueue_steps` for one job that asks for nothing but a row, and its id. As a rule that is one statement, which runs
+    without steps around it: they took a twelfth of the call, and programs make it more often than any other."""
+    taken = ids.take_reserved(1) if numbers is None else list(numbers)
+    if taken is None:
+        taken = drive(engine, fresh_ids(ids, 1))
+    losses = 0
+    if len(wakes) < 2 and _is_simple(job):
+        try:
+            rows = engine.run(*lone_call(job, taken[0], sign, wakes, None))
+            if rows and rows[0][0]:
+                return taken[0]
+        except StoreUnavailable:
+            losses = 1
+    insert = _insert(
+        [job], ids, taken, losses, arriving=False, sign=sign, must_be_new=(), wakes=wakes, now=None
+    )
+    drive(engine, insert)
+    return taken[0]
 
 
-# id, kind, rank in its line, payload, more: short, since the database parses it for each job.
-_Item = tuple[int, int, int, str] | tuple[int, int, int, str, _More]
+def enqueue_together(
+    engine: AnyEngine,
+    jobs: Sequence[NewJob],
+    ids: IdSource,
+    *,
+    numbers: Sequence[int] | None = None,
+    arriving: bool = False,
+    sign: Sign | None = None,
+    must_be_new: Collection[int] = (),
+    bounded: Collection[str] = (),
+) -> list[Enqueued]:
+    """`enqueue_steps` in one transaction of ours. A commit that got no answer is looked for by the ids of its jobs: it is
+    there as a whole or not at all, and only then tried again."""
+    numbers = drive(engine, fresh_ids(ids, len(jobs))) if numbers is None else numbers
+    losses = 0
+    while True:
+        try:
+            return drive_together(
+                engine,
+                lambda: enqueue_steps(
+                    jobs,
+                    ids,
+                    numbers=numbers,
+                    arriving=arriving,
+                    sign=sign,
+                    must_be_new=must_be_new,
+                    bounded=bounded,
+                ),
+            )
+        except StoreUnavailable:
+            losses += 1
+            if losses > _MAX_LOSSES:
+                raise
+        if placed := drive(engine, _committed(jobs, numbers)):
+            return placed
 
 
-class _Line(msgspec.Struct, gc=False):
-    line: int
-    queue: str
-    priority: int
-    group_key: str | None
-    jobs: int = 0
+def _committed(jobs: Sequence[NewJob], numbers: Sequence[int]) -> Steps[list[Enqueued]]:
+    """Where the jobs are, if one of these ids is known: those without a row of their own are with whoever holds their key."""
+    batch = list(zip(numbers, jobs, strict=True))
+    present: dict[int, int] = dict((yield "find_duplicates", {"batch": batch_keys(batch)}))
+    if not any(present.get(number) == number for number in numbers):
+        return []
+    return [Enqueued(present.get(number, number), present.get(number) == number) for number in numbers]
 
 
 def enqueue_steps(
     jobs: Sequence[NewJob],
     ids: IdSource,
     *,
+    numbers: Sequence[int] | None = None,
     arriving: bool = False,
     sign: Sign | None = None,
     must_be_new: Collection[int] = (),
@@ -87,62 +130,88 @@ def enqueue_steps(
 
     Jobs for `bounded` queues are let in as far as there is room; QueueFull is raised where a queue rejects the rest.
     These, jobs that replace others, and those whose key stays taken for a while, have to be driven in one transaction.
+    `numbers` are their ids, where these were taken before.
     """
-    numbers = yield from fresh_ids(ids, len(jobs))
+    numbers = ids.take_reserved(len(jobs)) if numbers is None else list(numbers)
+    if numbers is None:
+        numbers = yield from fresh_ids(ids, len(jobs))
+    is_there, losses = False, 0
+    if not arriving and len(jobs) == 1 and len(wakes) < 2 and _is_simple(jobs[0]):
+        try:
+            rows = yield lone_call(jobs[0], numbers[0], sign, wakes, now)
+            is_there = bool(rows and rows[0][0])
+        except StoreUnavailable:
+            losses = 1
+    holders: dict[int, int] = {}
+    if not is_there:
+        holders = yield from _insert(
+            jobs,
+            ids,
+            numbers,
+            losses,
+            arriving=arriving,
+            sign=sign,
+            must_be_new=must_be_new,
+            wakes=wakes,
+            now=now,
+        )
+        yield from _mark(jobs, numbers, holders, must_be_new, now)
+    if bounded:
+        new = [job for place, job in enumerate(jobs) if place not in holders]
+        yield from _let_in(new, bounded, arriving)
+    if not holders:
+        return [Enqueued(number) for number in numbers]
+    return [
+        Enqueued(holders.get(place, number), place not in holders) for place, number in enumerate(numbers)
+    ]
+
+
+def _insert(
+    jobs: Sequence[NewJob], ids: IdSource, numbers: list[int], losses: int, *, arriving: bool, sign: Sign | None,
+    must_be_new: Collection[int], wakes: Sequence[Wake], now: int | None,
+) -> Steps[dict[int, int]]:  # fmt: skip
+    """Insert until each job is there, or another one that holds its key: the place of the former -> the latter's id.
+
+    An id that belongs to somebody else already is replaced in `numbers`. After `losses` it may be our own.
+    """
     left = list(range(len(jobs)))  # places in `jobs`
     holders: dict[int, int] = {}
-    losses = 0
     for _ in range(_MAX_ROUNDS):
         batch, added = [(numbers[place], jobs[place]) for place in left], -1
         try:
-            parameters = _parameters(batch, sign, now)
+            parameters = batch_parameters(batch, sign, now)
             if arriving:
                 rows = yield "enqueue_arriving", parameters
             else:
                 rows = yield "enqueue", {**parameters, "wakes": as_json(wakes)}
             added = rows[0][0]
-            if holds := _holds(batch):
+            if holds := hold_rows(batch):
                 yield "add_holds", {"holds": as_json(holds)}
         except StoreUnavailable:
             losses += 1
             if arriving or losses > _MAX_LOSSES:
                 raise
         if added == len(left):
-            break
-        found: list[Row] = yield (
-            "find_duplicates",
-            {"batch": as_json([_key(number, job) for number, job in batch])},
-        )
-        present: dict[int, int] = dict(found)
+            return holders
+        present: dict[int, int] = dict((yield "find_duplicates", {"batch": batch_keys(batch)}))
         yield from _replace(jobs, numbers, left, present, sign, now)
         if added == 0 and not losses:
             # Nothing of ours is there yet, so whatever carries one of our ids is another job.
             taken = [place for place in left if present.get(numbers[place]) == numbers[place]]
             for place, number in zip(taken, (yield from fresh_ids(ids, len(taken))), strict=True):
                 numbers[place] = number
-        holders |= {
-            place: present[numbers[place]]
-            for place in left
-            if present.get(numbers[place], numbers[place]) != numbers[place]
-        }
+        found = {place: present.get(numbers[place], numbers[place]) for place in left}
+        holders |= {place: holder for place, holder in found.items() if holder != numbers[place]}
         if refused := [place for place in must_be_new if place in holders]:
             if arriving and len(jobs) > 1:
                 yield from _retract(jobs, numbers)
             raise _duplicate(jobs[refused[0]], holders[refused[0]], numbers)
         left = [place for place in left if numbers[place] not in present]
         if not left:
-            break
-    else:
-        raise StoreUnavailable(
-            f"{len(left)} jobs met a unique key that changed hands {_MAX_ROUNDS} times; try again"
-        )
-    yield from _mark(jobs, numbers, holders, must_be_new, now)
-    if bounded:
-        new = [job for place, job in enumerate(jobs) if place not in holders]
-        yield from _let_in(new, bounded, arriving)
-    return [
-        Enqueued(holders.get(place, number), place not in holders) for place, number in enumerate(numbers)
-    ]
+            return holders
+    raise StoreUnavailable(
+        f"{len(left)} jobs met a unique key that changed hands {_MAX_ROUNDS} times; try again"
+    )
 
 
 def _replace(
@@ -158,14 +227,14 @@ def _replace(
     if not held:
         return
     latest = {present[numbers[place]]: place for place in held}  # of several in one batch the last one counts
-    changes = [_change(holder, jobs[place], sign) for holder, place in latest.items()]
+    changes = [change_row(holder, jobs[place], sign) for holder, place in latest.items()]
     rows = yield "replace_open", {"changes": as_json(changes), "now": now}
     outcomes: dict[int, str] = dict(rows)
     if put_off := [job for job, outcome in outcomes.items() if outcome == "put_off"]:
         yield "park_holds", {"ids": as_json(put_off)}
     if moved := [job for job, outcome in outcomes.items() if outcome == "moved"]:
         yield "release_holds", {"ids": as_json(moved)}
-        if holds := _holds([(job, jobs[latest[job]]) for job in moved]):
+        if holds := hold_rows([(job, jobs[latest[job]]) for job in moved]):
             yield "add_holds", {"holds": as_json(holds)}
     for place in held:
         if outcomes.get(present[numbers[place]], "in_flight") == "in_flight":
@@ -241,86 +310,6 @@ def _duplicate(job: NewJob, holder: int, batch: Sequence[int]) -> DuplicateJob:
     return DuplicateJob(f"task {job.task!r}: job {found} with the same unique key {holds}", job_id=found)
 
 
-def _holds(batch: list[tuple[int, NewJob]]) -> list[dict[str, object]]:
-    return [{"job_id": number, **limit} for number, job in batch for limit in limit_rows(job.limits)]
-
-
-def limit_rows(limits: Sequence[Limit]) -> list[dict[str, object]]:
-    """The keys of a job as they are stored: in the order of their names, which is the order of taking them. The one that it
-    takes when it starts is number 0."""
-    rows: list[dict[str, object]] = []
-    waited_for = sorted((limit for limit in limits if not limit.at_start), key=lambda limit: limit.name)
-    at_start = [(0, limit) for limit in limits if limit.at_start]
-    for place, each in [*at_start, *enumerate(waited_for, start=1)]:
-        row: dict[str, object] = {
-            "ordinal": place,
-            "limiter": each.name,
-            "most": each.most,
-            "keep_us": each.keep_us,
-        }
-        rows.append(row if each.window_us is None else {**row, "window_us": each.window_us})
-    return rows
-
-
-def _change(holder: int, job: NewJob, sign: Sign | None) -> dict[str, object]:
-    return {
-        "id": holder, "unique_key": job.unique_key, "queue": job.queue, "priority": job.priority, "group_key": job.group,
-        "task": job.task, "max_attempts": job.max_attempts, "run_at": job.run_at, "good_until": job.good_until,
-        "fails_on_crash": job.fails_on_crash, "max_wait_us": job.max_wait_us, "headers": job.headers,
-        "signature": sign(job, holder) if sign else None, "options": job.options,
-        "limits": as_json(limit_rows(job.limits)) if job.limits else None, "payload": job.payload,
-    }  # fmt: skip
-
-
-def _key(number: int, job: NewJob) -> dict[str, int | str | None]:
-    return {"id": number, "unique_key": job.unique_key}
-
-
-def _parameters(batch: list[tuple[int, NewJob]], sign: Sign | None, now: int | None) -> dict[str, object]:
-    lines: dict[tuple[str, int, str | None], _Line] = {}
-    kinds: dict[tuple[object, ...], tuple[int, _Line]] = {}
-    listed: list[_Kind] = []
-    items: list[_Item] = []
-    for number, job in batch:
-        shared = (
-            job.queue, job.priority, job.group, job.task, job.max_attempts, job.fails_on_crash, job.run_id, job.headers,
-            job.options,
-        )  # fmt: skip
-        found = kinds.get(shared)
-        if found is None:
-            place = shared[:3]
-            line = lines.get(place)
-            if line is None:
-                line = lines[place] = _Line(len(lines), *place)
-            found = kinds[shared] = len(listed), line
-            listed.append(_Kind(len(listed), line.line, *shared[3:]))
-        kind, line = found
-        if job.run_at is None:
-            line.jobs += 1
-        if (
-            sign
-            or job.run_at is not None
-            or job.good_until is not None
-            or job.unique_key
-            or job.limits
-            or job.waits
-        ):
-            limits = as_json(limit_rows(job.limits)) if job.limits else None
-            signature = sign(job, number) if sign else None
-            more = _More(
-                job.run_at,
-                job.good_until,
-                job.unique_key,
-                signature,
-                limits,
-                "waiting" if job.waits else None,
-            )
-            items.append((number, kind, line.jobs, job.payload, more))
-        else:
-            items.append((number, kind, line.jobs, job.payload))
-    return {
-        "batch": as_json(items),
-        "kinds": as_json(listed),
-        "lines": as_json(list(lines.values())),
-        "now": now,
-    }
+def _is_simple(job: NewJob) -> bool:
+    """Whether its row is all that has to be written for it."""
+    return job.group is None and not job.limits and not job.waits and job.unique_for_us is None

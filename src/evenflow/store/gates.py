@@ -4,17 +4,18 @@ The state of a breaker is one row, changed under its lock; claims read only what
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from evenflow.codec import storable_text
+from evenflow.codec import remark
 from evenflow.job import End, JudgedEnd
 from evenflow.limits import Breaker
 from evenflow.rules.breaker import Circuit, Declared, Kind, Target
-from evenflow.store.engine import Engine, Parameters, Row, as_json
+from evenflow.store.engine import Engine, Row, as_json
 
 BATCH = 500
+EVERYBODY = 2**31 - 1
 
 
 class Turned(msgspec.Struct, frozen=True):
@@ -98,7 +99,7 @@ def guards(engine: Engine) -> dict[Target, str]:
     return {(kind, name): breaker for kind, name, breaker in engine.run("list_guards", {})}
 
 
-def verdict_unit(ends: Sequence[End], worker: int, now: int | None) -> tuple[str, Parameters] | None:
+def verdict_unit(ends: Sequence[End], worker: int, now: int | None) -> tuple[str, dict[str, Any]] | None:
     """What the ends say to breakers, as a unit for the transaction that writes them; None where they say nothing."""
     said = [
         {"place": place, "id": end.id, "epoch": end.epoch, "breaker": each.breaker, "outcome": each.outcome}
@@ -153,13 +154,9 @@ def set_aside(engine: Engine, queues: Sequence[str], *, top: int = BATCH) -> tup
 
 
 def release(engine: Engine, *, top: int = BATCH) -> int:
-    """Jobs that were set aside and whose task is open again become due; how many. Admission gives them their turns."""
-    count = 0
-    while released := len(engine.run("release_gated", {"top": top})):
-        count += released
-        if released < top:
-            break
-    return count
+    """Jobs that were set aside and whose task is open again become due, at most `top`; how many. Admission gives them
+    their turns, and the dispatcher that does so releases the next ones: nobody waits for a hundred thousand of them."""
+    return len(engine.run("release_gated", {"top": top}))
 
 
 def pause_task(
@@ -168,12 +165,12 @@ def pause_task(
     """Start no more jobs of this task, in any queue; what runs goes on. Lasts over restarts."""
     engine.run(
         "pause_task",
-        {"name": task, "who": who and storable_text(who), "why": why and storable_text(why), "now": now},
+        {"name": task, "who": remark("who", who), "why": remark("why", why), "now": now},
     )
 
 
 def resume_task(engine: Engine, task: str) -> bool:
-    """Run the task's jobs again; False if it was not paused. Those that were set aside are due at once."""
+    """Run the task's jobs again; False if it was not paused. Those that were set aside are due, the first of them at once."""
     resumed = bool(engine.run("resume_task", {"name": task}))
     release(engine)
     return resumed
@@ -186,7 +183,7 @@ def open_breaker(
     return bool(
         engine.run(
             "open_breaker",
-            {"name": name, "who": who and storable_text(who), "why": why and storable_text(why), "now": now},
+            {"name": name, "who": remark("who", who), "why": remark("why", why), "now": now},
         )
     )
 
@@ -201,12 +198,14 @@ def close_breaker(engine: Engine, name: str, *, forgets: bool = True) -> bool | 
     return rows[0][1] is not None
 
 
-def breakers(engine: Engine, name: str | None = None, *, now: int | None = None) -> list[BreakerRow]:
-    """Every breaker that was ever declared, or the one of this name. Counts who waits: for people, not for loops."""
+def breakers(
+    engine: Engine, name: str | None = None, *, counted: int = EVERYBODY, now: int | None = None
+) -> list[BreakerRow]:
+    """Every breaker that was ever declared, or the one of this name. Counts who waits, up to `counted`."""
     decode = msgspec.json.Decoder(tuple[str, ...]).decode
     return [
         BreakerRow(*(*row[:-2], decode(row[-2]), row[-1]))
-        for row in engine.run("list_breakers", {"name": name, "now": now})
+        for row in engine.run("list_breakers", {"name": name, "counted": counted, "now": now})
     ]
 
 

@@ -1,11 +1,14 @@
 """Leases: who is alive, and what becomes of jobs whose owner is not."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from evenflow.job import MAX_CRASHES, JobError
 from evenflow.settings import Retention
+from evenflow.store import statistics
 from evenflow.store.bounds import fill
-from evenflow.store.engine import Engine, as_json
+from evenflow.store.engine import Engine, Row, as_json
 from evenflow.store.limits import release
 from evenflow.store.retention import kept_us
 
@@ -117,10 +120,19 @@ def rescue(
             "keep_cancelled_us": kept_us(retention, "cancelled"),
         },
     )  # fmt: skip
-    rescued = [Rescued(*row) for row in rows]
+    rescued = [Rescued(*row[:3]) for row in rows]
     release(engine, [job.id for job in rescued if job.state != "ready"], now=now)
     fill(engine, {job.queue for job in rescued if job.state == "ready"})
+    _count(engine, rows, now)
     return rescued
+
+
+def _count(engine: Engine, rows: Sequence[Row], now: int | None) -> None:
+    ends = []
+    for _, state, queue, task, crashed in rows:
+        kinds = (["crashed"] if crashed else []) + ([] if state == "ready" else [state])
+        ends.append((queue, task, kinds))
+    statistics.add_ends(engine, ends, now=now)
 
 
 def free_expired_claims(engine: Engine, *, top: int = BATCH, now: int | None = None) -> list[int]:

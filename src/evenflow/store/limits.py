@@ -4,6 +4,7 @@ Capacity is the set of hold rows of a key, counted under the lock of its limiter
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -12,6 +13,7 @@ from evenflow.store.bounds import fill
 from evenflow.store.engine import Engine, Row, as_json
 
 BATCH = 500
+EVERYBODY = 2**31 - 1
 
 
 class Limiter(msgspec.Struct, frozen=True):
@@ -27,19 +29,39 @@ class Limiter(msgspec.Struct, frozen=True):
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """One job at one key. `phase`: 0 later, 1 waiting, 2 held; `held` is how many jobs hold the key."""
+    """One job at one key. `phase`: 0 later, 1 waiting, 2 held. `most` is the limit that counts, that of the next job in
+    line; `held` is how many jobs hold the key, `before` how many wait for it before this one. Under a rate also the
+    starts of the last window, and when the first of them frees its place."""
 
     limiter: str
     phase: int
     most: int
     held: int
+    spent: int
+    free_at: int | None
+    before: int
+
+    @property
+    def has_room(self) -> bool:
+        return self.held + self.spent < self.most
+
+
+class Promoted(msgspec.Struct, frozen=True):
+    """What one promotion did and left to do: queues with ready jobs, bounded queues before which jobs wait now, keys to be
+    promoted next (a job moved on to one, or more may pass at one), keys whose row has to be made first, rates whose starts
+    take long to be counted."""
+
+    queues: set[str] = msgspec.field(default_factory=set)
+    bounded: set[str] = msgspec.field(default_factory=set)
+    more: set[str] = msgspec.field(default_factory=set)
+    missing: set[str] = msgspec.field(default_factory=set)
+    crowded: set[str] = msgspec.field(default_factory=set)
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """Where a sweep goes on: after this held place, this job's holds, this key."""
+    """Where a sweep goes on: after this held place (its key, since when, by whom), this job's holds, this key."""
 
-    held_at: int = -1
-    held_by: int = 0
+    held: tuple[str, int, int] = ("", 0, 0)
     job: int = 0
     name: str = ""
 
@@ -54,22 +76,47 @@ def promote(engine: Engine, limiters: Iterable[str], *, now: int | None = None) 
     A job that has another key to take moves on to it, so the keys that follow are promoted too. Concurrent promotions of
     one key go one after the other; the limit is never exceeded.
     """
-    queues: set[str] = set()
-    bounded: set[str] = set()
-    names = sorted(set(limiters))
+    return follow_up(engine, Promoted(more=set(limiters)), now=now)
+
+
+def follow_up(engine: Engine, done: Promoted, *, now: int | None = None) -> set[str]:
+    """What a promotion has left to do, until nothing is left; queues that have ready jobs, by it and by this."""
+    queues, bounded, names = set(done.queues), set(done.bounded), _next(engine, done, now)
     while names:
         following: set[str] = set()
         for start in range(0, len(names), BATCH):
-            batch = names[start : start + BATCH]
-            for kind, name in engine.run("promote", {"limiters": as_json(batch), "top": BATCH, "now": now}):
-                if kind == "queue":
-                    queues.add(name)
-                elif kind == "limiter":
-                    following.add(name)
-                elif kind == "bounded":
-                    bounded.add(name)
+            done = promoted(engine.run(*promotion(names[start : start + BATCH], now)))
+            queues |= done.queues
+            bounded |= done.bounded
+            following.update(_next(engine, done, now))
         names = sorted(following)
     return queues | fill(engine, bounded)
+
+
+def promotion(limiters: Sequence[str], now: int | None = None) -> tuple[str, dict[str, Any]]:
+    """The unit that promotes at most `BATCH` keys, for operations that run it in a transaction of theirs."""
+    return "promote", {"limiters": as_json(limiters), "top": BATCH, "now": now}
+
+
+def promoted(rows: Iterable[Row]) -> Promoted:
+    """What the unit of `promotion` has answered."""
+    done = Promoted()
+    homes = {
+        "queue": done.queues, "bounded": done.bounded, "limiter": done.more, "missing": done.missing, "crowded": done.crowded,
+    }  # fmt: skip
+    for kind, name in rows:
+        if kind in homes:
+            homes[kind].add(name)
+    return done
+
+
+def _next(engine: Engine, done: Promoted, now: int | None) -> list[str]:
+    """The keys to be promoted next, after what has to be done for it: rows that are missing, rows that are too many."""
+    if done.crowded:
+        fold_spent(engine, sorted(done.crowded), now=now)
+    if done.missing:
+        engine.run("add_limiters", {"limiters": as_json(sorted(done.missing))})
+    return sorted(done.more | done.missing)
 
 
 def release(engine: Engine, ids: Sequence[int], *, now: int | None = None) -> set[str]:
@@ -94,15 +141,13 @@ def sweep(
         found.update(name for kind, name, *_ in rows if kind == "limiter")
         return next((row for row in rows if row[0] == "walked"), _NOWHERE)
 
-    held = walk("sweep_held", after_at=cursor.held_at, after_job=cursor.held_by, now=now)
+    after, after_at, after_job = cursor.held
+    held = walk("sweep_held", after=after, after_at=after_at, after_job=after_job, now=now)
     gone = walk("sweep_gone", after_job=cursor.job)
-    named = walk("sweep_names", after=cursor.name)
-    # One job back: its holds may lie on both sides of the edge.
-    held_at, held_by = (held[2], held[3] - 1) if held[4] >= top else (START.held_at, START.held_by)
+    named = walk("sweep_names", after=cursor.name, now=now)
     following = Cursor(
-        held_at,
-        held_by,
-        gone[3] - 1 if gone[4] >= top else START.job,
+        (held[1], held[2], held[3]) if held[4] >= top else START.held,
+        gone[3] - 1 if gone[4] >= top else START.job,  # one back: its holds may lie on both sides of the edge
         named[1] if named[4] >= top else START.name,
     )
     return promote(engine, found, now=now), following
@@ -130,10 +175,16 @@ def forget_idle(engine: Engine, *, top: int = BATCH) -> int:
 
 
 def limiters(
-    engine: Engine, *, prefix: str | None = None, top: int = 1000, now: int | None = None
+    engine: Engine,
+    *,
+    prefix: str | None = None,
+    top: int = 1000,
+    counted: int = EVERYBODY,
+    now: int | None = None,
 ) -> list[Limiter]:
-    """Every key that is held, waited for or spent; or those whose names begin with `prefix`."""
-    rows = engine.run("list_limiters", {"prefix": prefix, "top": top, "now": now})
+    """Every key that is held, waited for or spent; or those whose names begin with `prefix`. Those who wait are counted
+    up to `counted`."""
+    rows = engine.run("list_limiters", {"prefix": prefix, "top": top, "counted": counted, "now": now})
     return [
         Limiter(name, most, held, waiting, int(spent), free_at)
         for name, most, held, waiting, spent, free_at in rows
@@ -145,10 +196,12 @@ def free_spent(engine: Engine, *, top: int = BATCH, now: int | None = None) -> s
     return promote(engine, {name for (name,) in engine.run("free_spent", {"top": top, "now": now})}, now=now)
 
 
-def next_free(engine: Engine) -> int | None:
-    """When the next job that waits for a rate can go, in stored time; None if none waits."""
-    rows = engine.run("next_free", {})
-    return rows[0][0] if rows else None
+def fold_spent(engine: Engine, limiters: Sequence[str], *, now: int | None = None) -> None:
+    """Keep the starts of these rates in fewer rows, so that counting them costs the same however many there were.
+
+    Places come back by at most a five-hundredth of their window later than without it, and never earlier.
+    """
+    engine.run("fold_spent", {"limiters": as_json(limiters), "now": now})
 
 
 def take_token(
@@ -156,7 +209,9 @@ def take_token(
 ) -> tuple[bool, int | None]:
     """Start something under a rate by hand: (True, until when it counts), or (False, when the next may start)."""
     rows = engine.run("take_token", {"limiter": limiter, "most": most, "window_us": window_us, "now": now})
-    granted, free_at = rows[-1]
+    granted, free_at, is_crowded = rows[-1]
+    if is_crowded:
+        fold_spent(engine, [limiter], now=now)
     return bool(granted), free_at
 
 
@@ -166,9 +221,13 @@ def reset_rate(engine: Engine, limiter: str, *, now: int | None = None) -> set[s
     return promote(engine, [limiter], now=now)
 
 
-def holds(engine: Engine, job: int) -> list[Hold]:
-    """The keys of one job, in the order in which it takes them."""
-    return [Hold(*row) for row in engine.run("holds_of", {"id": job})]
+def holds(engine: Engine, job: int, *, top: int = 1000, now: int | None = None) -> list[Hold]:
+    """The keys of one job, in the order in which it takes them; those before it in line are counted up to `top`."""
+    rows = engine.run("holds_of", {"id": job, "top": top, "now": now})
+    return [
+        Hold(limiter, phase, most, held, int(spent), free_at, before)
+        for limiter, phase, most, held, spent, free_at, before in rows
+    ]
 
 
 def holders(engine: Engine, limiters: Sequence[str], *, top: int = 10) -> dict[str, list[int]]:

@@ -1,5 +1,6 @@
 """Opening a store: from a database URL to an engine."""
 
+from evenflow.clock import Clock
 from evenflow.database_url import DatabaseUrl
 from evenflow.store.migrate import migrate
 from evenflow.store.postgres import PostgresEngine
@@ -9,11 +10,13 @@ from evenflow.store.upkeep import turn_partitions
 AnyEngine = SqliteEngine | PostgresEngine
 
 
-def open_engine(database: DatabaseUrl, schema: str = "evenflow", *, pool_size: int = 4) -> AnyEngine:
+def open_engine(
+    database: DatabaseUrl, schema: str = "evenflow", *, pool_size: int = 4, clock: Clock | None = None
+) -> AnyEngine:
     """An engine for this database. Nothing is opened before its first use."""
     if database.kind == "sqlite":
-        return SqliteEngine(database.path)
-    return PostgresEngine(database.conninfo, schema, pool_size=pool_size)
+        return SqliteEngine(database.path, clock=clock)
+    return PostgresEngine(database.conninfo, schema, pool_size=pool_size, clock=clock)
 
 
 def prepare(engine: AnyEngine) -> list[str]:

@@ -5,6 +5,7 @@ statements are left alone where a pooler is found.
 """
 
 import contextlib
+import importlib
 import math
 import os
 import re
@@ -13,21 +14,27 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evenflow.errors import DriverMissing, StoreRefused, StoreUnavailable
-from evenflow.store.deadlines import Watch
+from evenflow.clock import Clock
+from evenflow.errors import DriverMissing, StoreRefused, StoreTooSlow, StoreUnavailable
+from evenflow.store.deadlines import Watch, read_seconds
 from evenflow.store.engine import Conflict, Parameters, Row, retried
-from evenflow.store.statements import Unit, load_units
+from evenflow.store.statements import Statement, Unit, load_units
 
-try:
+if TYPE_CHECKING:
     import psycopg
-    from psycopg import sql as psycopg_sql
-except ImportError:  # the postgres extra is not installed; said when an engine is made
-    psycopg = None  # type: ignore[assignment]
+    import psycopg.sql
+else:
+    psycopg = (
+        None  # comes with the first engine: who has a SQLite file need neither install it nor wait for it
+    )
 
 CONNECT_TIMEOUT_S = 5
 POOL_SIZE = 4
+# A connection that answered so little ago is used without another look at it: a look lets go of the interpreter, and in a
+# busy worker the bodies would take it and keep the next round from being sent, while the server has nothing to do.
+FRESH_S = 0.1
 # Plans must not change with the statistics of a moment: a table that was empty at the first run must not leave a scan
 # of all rows in the plan cache. Every hot statement has its index, so a scan is never the better plan.
 # For the same reason a plan is made once and kept: planning the larger ones takes longer than running them.
@@ -35,9 +42,13 @@ _PLANNING = (
     "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_mergejoin=off -c jit=off"
     " -c plan_cache_mode=force_generic_plan"
 )
+# Asked for on every new connection: where it is missing, a pooler has kept our options to itself.
+_DIRECT = "evenflow.is_direct"
 _KEEPALIVE: dict[str, Any] = {
     "keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 10_000,
 }  # fmt: skip
+# A server that does not end a statement in time itself is left alone this much later.
+_GRACE_S = 1.0
 _CONFLICTS = {"40001", "40P01", "55P03"}
 # "Prepared statement does not exist", "already exists": a pooler that did not show itself gave our session to others.
 _STRAYED = {"26000", "42P05"}
@@ -57,14 +68,21 @@ class PostgresEngine:
 
     kind = "postgres"
 
-    def __init__(self, conninfo: str, schema: str = "evenflow", *, pool_size: int = POOL_SIZE) -> None:
-        if psycopg is None:
-            raise DriverMissing("PostgreSQL needs psycopg", extra="postgres")
+    def __init__(
+        self,
+        conninfo: str,
+        schema: str = "evenflow",
+        *,
+        pool_size: int = POOL_SIZE,
+        clock: Clock | None = None,
+    ) -> None:
+        _load_driver()
+        self.clock = clock or Clock()
         self._conninfo = conninfo
         self._own_options = _options_of(conninfo)
         self.schema = schema
         self._units = load_units("postgres", schema)
-        self._idle: list[psycopg.Connection[Row]] = []
+        self._idle: list[tuple[psycopg.Connection[Row], float]] = []  # with the time since when
         self._pool_size = pool_size
         self._room = threading.Semaphore(pool_size)
         self._watch = Watch()
@@ -73,18 +91,40 @@ class PostgresEngine:
 
     def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
         unit = self._units[name]
+        parameters = self._timed(parameters)
+        if unit.mode == "read" and (read_s := read_seconds()) is not None:
+            deadline_s = min(deadline_s, read_s + _GRACE_S)
         return retried(lambda: self._run_once(unit, parameters, deadline_s))
 
     def run_all(
         self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
     ) -> list[list[Row]]:
-        found = [(self._units[name], parameters) for name, parameters in units]
+        found = [(self._units[name], self._timed(parameters)) for name, parameters in units]
         return retried(lambda: self._run_together(found, deadline_s))
+
+    def lone_statement(self, name: str, parameters: Parameters) -> tuple[Statement, Parameters]:
+        """The statement of a unit that has no other, for whoever sends it by another way than `run`."""
+        (statement,) = self._units[name].statements
+        return statement, self._timed(parameters)
 
     def connect(self) -> "psycopg.Connection[Row]":
         """A connection of one's own, outside of the pool: for LISTEN, migrations and tools."""
         with translated():
             return self._connect()
+
+    def plain_connection(self) -> "psycopg.Connection[Row]":
+        """A connection of one's own for a user's statements: planned as the server likes."""
+        with translated():
+            return psycopg.connect(
+                self._conninfo, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, **_KEEPALIVE
+            )
+
+    async def aconnect(self) -> "psycopg.AsyncConnection[Row]":
+        """`plain_connection` whose calls are awaited."""
+        with translated():
+            return await psycopg.AsyncConnection.connect(
+                self._conninfo, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, **_KEEPALIVE
+            )
 
     @property
     def has_pooler(self) -> bool:
@@ -115,20 +155,28 @@ class PostgresEngine:
                     raise
                 finally:
                     if not connection.closed:
-                        self._idle.append(connection)
+                        self._idle.append((connection, time.monotonic()))
         finally:
             self._room.release()
 
     def close(self) -> None:
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[0].close()
         self._watch.close()
+
+    def _timed(self, parameters: Parameters) -> Parameters:
+        """Parameters with the time of a clock that was set; as a rule they are left alone, and the server's counts."""
+        if self.clock.set_us is None or parameters.get("now", 0) is not None:
+            return parameters
+        return {**parameters, "now": self.clock.set_us}
 
     def _run_once(self, unit: Unit, parameters: Parameters, deadline_s: float) -> list[Row]:
         stale = bool(self._idle)
         ends_at = time.monotonic() + deadline_s
         try:
             return self._run_on_session(unit, parameters, deadline_s)
+        except StoreTooSlow:
+            raise
         except StoreUnavailable:
             # An idle connection may have died with its server long before this call. A read is simply asked again.
             left = ends_at - time.monotonic()
@@ -137,14 +185,18 @@ class PostgresEngine:
             return self._run_on_session(unit, parameters, left)
 
     def _run_on_session(self, unit: Unit, parameters: Parameters, deadline_s: float) -> list[Row]:
-        if len(unit.statements) > 1:
+        if len(unit.statements) > 1 or (unit.mode == "read" and read_seconds() is not None):
             return self._run_together([(unit, parameters)], deadline_s)[0]
         with self.session(deadline_s) as connection:
-            return connection.execute(unit.statements[0].pyformat, parameters).fetchall()
+            return _fetched(_sent(connection, unit.statements[0], parameters))
 
     def _run_together(self, units: Sequence[tuple[Unit, Parameters]], deadline_s: float) -> list[list[Row]]:
-        with self.session(deadline_s) as connection, connection.transaction():
-            return [_rows(connection, unit, parameters) for unit, parameters in units]
+        asked = [(statement, given) for unit, given in units for statement in unit.statements]
+        read_s = read_seconds() if all(unit.mode == "read" for unit, _ in units) else None
+        with self.session(deadline_s) as connection:
+            limit = [] if read_s is None else [_end_statements_after(read_s)]
+            answers = iter(in_one_trip(connection, asked, ["BEGIN", *limit], ["COMMIT"]))
+        return [[row for _ in unit.statements for row in next(answers)] for unit, _ in units]
 
     def _beware_of_pooler(self, error: BaseException) -> None:
         if isinstance(error, psycopg.Error) and error.sqlstate in _STRAYED:
@@ -153,12 +205,13 @@ class PostgresEngine:
                 connection.close()
 
     def _idle_connection(self) -> "psycopg.Connection[Row] | None":
-        try:
-            while not _is_alive(connection := self._idle.pop()):
+        with contextlib.suppress(IndexError):  # none, or another thread took the last one
+            while True:
+                connection, since = self._idle.pop()
+                if time.monotonic() - since < FRESH_S or is_alive(connection):
+                    return connection
                 connection.close()
-        except IndexError:  # none, or another thread took the last one
-            return None
-        return connection
+        return None
 
     def _connect(self, deadline_s: float = CONNECT_TIMEOUT_S) -> "psycopg.Connection[Row]":
         timeout_s = math.ceil(min(deadline_s, CONNECT_TIMEOUT_S))
@@ -167,19 +220,41 @@ class PostgresEngine:
         if self._has_pooler:
             return psycopg.connect(self._conninfo, prepare_threshold=None, **options)
         try:
-            return psycopg.connect(self._conninfo, options=f"{_PLANNING} {self._own_options}", **options)
+            connection = psycopg.connect(
+                self._conninfo, options=f"-c {_DIRECT}=on {_PLANNING} {self._own_options}", **options
+            )
         except psycopg.OperationalError as refused:
-            # PgBouncer refuses start-up options: that is how we learn that it is there.
+            # PgBouncer refuses start-up options, unless it was told to ignore them.
             if "startup parameter" not in str(refused):
                 raise
-            self._has_pooler = True
-            return psycopg.connect(self._conninfo, prepare_threshold=None, **options)
+        else:
+            if self._is_direct(connection, timeout_s):
+                return connection
+            connection.close()
+        self._has_pooler = True
+        return psycopg.connect(self._conninfo, prepare_threshold=None, **options)
+
+    def _is_direct(self, connection: "psycopg.Connection[Row]", timeout_s: float) -> bool:
+        """Whether our options came through. Without this a statement that was prepared on one session may be run on
+        another, where its name may stand for somebody else's: it is not always an error."""
+        asked = f"select current_setting('{_DIRECT}', true)"
+        with self.within(timeout_s, connection):
+            return connection.execute(asked.encode(), prepare=False).fetchone() == ("on",)
 
     def _drop_after_fork(self) -> None:
         if self._pid != os.getpid():
             _abandoned.extend(self._idle)  # closing would end the parent's sessions
             self._idle, self._pid, self._watch = [], os.getpid(), Watch()
             self._room = threading.Semaphore(self._pool_size)
+
+
+def _load_driver() -> None:
+    global psycopg
+    try:
+        psycopg = importlib.import_module("psycopg")
+        importlib.import_module("psycopg.sql")
+    except ImportError:
+        raise DriverMissing("PostgreSQL needs psycopg", extra="postgres") from None
 
 
 # Connections of a parent process: kept from the garbage collector, which would close them.
@@ -194,8 +269,10 @@ def translated() -> Iterator[None]:
     except psycopg.Error as error:
         code = error.sqlstate or ""
         text = f"PostgreSQL: {_first_line(error)}"
-        if code in _CONFLICTS or code in _STRAYED:
+        if code in _CONFLICTS or code in _STRAYED or _was_partitioned_meanwhile(error):
             raise Conflict(text) from error
+        if isinstance(error, psycopg.errors.QueryCanceled) and read_seconds() is not None:
+            raise StoreTooSlow(f"{text}; it was given {read_seconds():g} s") from error
         if not code and _UNWELCOME.search(text):
             raise StoreRefused(f"{text}; correct the URL, or create what it names") from error
         lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not code
@@ -204,12 +281,67 @@ def translated() -> Iterator[None]:
         raise StoreRefused(f"{text}{f' (SQLSTATE {code})' if code else ''}") from error
 
 
-def _rows(connection: "psycopg.Connection[Row]", unit: Unit, parameters: Parameters) -> list[Row]:
-    rows: list[Row] = []
-    for statement in unit.statements:
-        cursor = connection.execute(statement.pyformat, parameters)
-        rows += cursor.fetchall() if cursor.description else []
+def _was_partitioned_meanwhile(error: "psycopg.Error") -> bool:
+    """Whether a row was on its way to the default partition while one for its day was attached. A constraint of ours that is
+    broken would have a name."""
+    return error.sqlstate == "23514" and error.diag.constraint_name is None
+
+
+def _end_statements_after(seconds: float) -> str:
+    """By the server, for this transaction alone: a pooler may give the session to somebody else after it."""
+    return f"set local statement_timeout = {math.ceil(seconds * 1000)}"
+
+
+def in_one_trip(
+    connection: "psycopg.Connection[Row]", asked: Sequence[tuple[Statement, Parameters]], before: Sequence[str],
+    after: Sequence[str],
+) -> list[list[Row]]:  # fmt: skip
+    """The rows of statements that go out together with commands before and after them, and are answered together: while
+    the bodies of a worker hold the interpreter, an answer that says nothing is waited for as long as one that does."""
+    if len(before) + len(asked) + len(after) == 1 or not psycopg.Pipeline.is_supported():
+        return _one_by_one(connection, asked, before, after)
+    try:
+        with connection.pipeline():
+            for command in before:
+                connection.execute(command.encode(), prepare=False)
+            cursors = [_sent(connection, statement, parameters) for statement, parameters in asked]
+            for command in after:
+                connection.execute(command.encode(), prepare=False)
+    except psycopg.errors.PipelineAborted as aborted:
+        raise _reason_of(aborted) from None
+    return [_fetched(cursor) for cursor in cursors]
+
+
+def _one_by_one(
+    connection: "psycopg.Connection[Row]", asked: Sequence[tuple[Statement, Parameters]], before: Sequence[str],
+    after: Sequence[str],
+) -> list[list[Row]]:  # fmt: skip
+    for command in before:
+        connection.execute(command.encode())
+    rows = [_fetched(_sent(connection, statement, parameters)) for statement, parameters in asked]
+    for command in after:
+        connection.execute(command.encode())
     return rows
+
+
+def _sent(
+    connection: "psycopg.Connection[Row]", statement: Statement, parameters: Parameters
+) -> "psycopg.RawCursor[Row]":
+    # With numbered parameters: psycopg reads a text with named ones again each time, if it is a long one.
+    cursor = psycopg.RawCursor(connection)
+    return cursor.execute(statement.dollar_bytes, [parameters[name] for name in statement.parameters])
+
+
+def _fetched(cursor: "psycopg.RawCursor[Row]") -> list[Row]:
+    return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
+
+
+def _reason_of(aborted: "psycopg.Error") -> BaseException:
+    """What ended a pipeline: psycopg may say of the later commands that they were left out, and of the first one why."""
+    reason: BaseException | None = aborted
+    while isinstance(reason, psycopg.errors.PipelineAborted):
+        reason = reason.__context__
+    return reason or aborted
 
 
 def _options_of(conninfo: str) -> str:
@@ -221,9 +353,9 @@ def _options_of(conninfo: str) -> str:
     return str(given or os.environ.get("PGOPTIONS", ""))
 
 
-def quoted(schema: str) -> "psycopg_sql.Identifier":
+def quoted(schema: str) -> "psycopg.sql.Identifier":
     """A schema name as an identifier."""
-    return psycopg_sql.Identifier(schema)
+    return psycopg.sql.Identifier(schema)
 
 
 def _first_line(error: Exception) -> str:
@@ -241,7 +373,7 @@ def _advice(error: Exception) -> str:
     return ""
 
 
-def _is_alive(connection: "psycopg.Connection[Row]") -> bool:
+def is_alive(connection: "psycopg.Connection[Row]") -> bool:
     """Whether an idle connection may be used. A server that went away has closed it, and that can be read without asking:
     after a restart no call has to fail, and with four idle connections not four in a row."""
     with contextlib.suppress(Exception):

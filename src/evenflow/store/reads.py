@@ -99,6 +99,12 @@ def in_flight_ids(engine: Engine, queue: str | None = None, *, top: int = 10) ->
     return [job for (job,) in engine.run("some_in_flight", {"queue": queue, "top": top})]
 
 
+def ready(engine: Engine, *, top: int = 10_000) -> int:
+    """How many jobs are ready, in all queues, counted up to `top`."""
+    count: int = engine.run("count_ready", {"top": top})[0][0]
+    return count
+
+
 def ready_before(engine: Engine, job: int, *, top: int = 1000) -> int:
     """How many ready jobs of its queue go before this one, counted up to `top`."""
     count: int = engine.run("count_before", {"id": job, "top": top})[0][0]
@@ -128,7 +134,7 @@ def tails(engine: Engine) -> dict[tuple[str, int, str], float]:
 
 def now_us(engine: Engine) -> int:
     """The store's clock."""
-    now: int = engine.run("clock", {})[0][0]
+    now: int = engine.run("clock", {"now": None})[0][0]
     return now
 
 

@@ -24,10 +24,12 @@ from evenflow.store.workflows import (
     decide,
     run_ends,
     settle_steps,
+    tell,
 )
 
 NEWEST = 2**63 - 1
 PAGE = 200
+RUN_STATES = ("running", "paused", "succeeded", "failed", "cancelled")
 _ENDS = frozenset(state.value for state in State if state.is_end)
 
 
@@ -83,7 +85,7 @@ def pause(engine: AnyEngine, run: int, why: str | None = None) -> bool:
         if not locked or locked[0][1] != "running":
             return None
         yield "set_run_state", {"run": run, "state": "paused", "why": why}
-        freed = yield "park_steps", {"run": run}
+        freed = yield "park_steps", {"run": run, "never": NEVER_US}
         return {name for (name,) in freed}
 
     freed = drive_together(engine, steps)
@@ -99,7 +101,7 @@ def resume(engine: AnyEngine, run: int, retention: Retention, *, now: int | None
         if not locked or locked[0][1] != "paused":
             return None
         yield "set_run_state", {"run": run, "state": "running", "why": None}
-        parked = yield "unpark_steps", {"run": run, "never": NEVER_US}
+        parked = yield "unpark_steps", {"run": run, "never": NEVER_US, "now": now}
         settled = yield from settle_steps([run], retention, now, is_resuming=True)
         settled.released += [id for (id,) in parked]
         settled.arriving = len(parked)
@@ -107,7 +109,7 @@ def resume(engine: AnyEngine, run: int, retention: Retention, *, now: int | None
         return settled
 
     settled = drive_together(engine, steps)
-    return None if settled is None else after_settling(engine, settled, now)
+    return None if settled is None else after_settling(engine, settled, retention, now)
 
 
 def cancel(
@@ -132,18 +134,18 @@ def cancel(
         yield "close_steps", {"run": run, "now": now}
         yield "end_runs", run_ends({run: (State.CANCELLED, error)}, retention, now)
         yield "drop_step_ends", {"runs": as_json([run])}
-        return [id for id, outcome in withdrawn if outcome == "ended"]
+        return [id for id, outcome, *_ in withdrawn if outcome == "ended"]
 
     ended = drive_together(engine, steps)
     release(engine, ended or (), now=now)
     return ended is not None
 
 
-def retry(engine: AnyEngine, run: int, *, now: int | None = None) -> list[int] | None:
-    """Run the failed steps of a run again, and what was skipped for them; what succeeded stays. The steps that are open
-    again, or None where nothing had failed."""
+def retry(engine: AnyEngine, run: int, retention: Retention, *, now: int | None = None) -> Settled | None:
+    """Run the failed steps of a run again, and what was skipped for them; what succeeded stays. What came of it, with the
+    steps that are open again; None where nothing had failed."""
 
-    def steps() -> Steps[list[int] | None]:
+    def steps() -> Steps[Settled | None]:
         locked = yield "lock_runs", {"runs": as_json([run])}
         rows = yield "list_steps", {"run": run}
         edges = yield "list_edges", {"run": run}
@@ -160,13 +162,31 @@ def retry(engine: AnyEngine, run: int, *, now: int | None = None) -> list[int] |
             raise EnqueueError(
                 f"the jobs of {names} are no longer kept, so this run cannot be tried again; start a new one"
             )
-        yield "drop_step_ends", {"runs": as_json([run])}
+        yield "forget_step_ends", {"ids": as_json(sorted(reopened))}
         yield "set_run_state", {"run": run, "state": "running", "why": None}
-        yield from decide(sorted(reopened), Settled(), 0, now)
-        yield "unpark_steps", {"run": run, "never": NEVER_US}
-        return sorted(reopened)
+        return (yield from _go_on_with(run, sorted(reopened), retention, now))
 
-    return drive_together(engine, steps)
+    settled = drive_together(engine, steps)
+    return None if settled is None else after_settling(engine, settled, retention, now)
+
+
+def _go_on_with(run: int, reopened: Sequence[int], retention: Retention, now: int | None) -> Steps[Settled]:
+    """Let a run go on whose steps were opened again. Some may end by it at once, as they did before: what their other
+    parents say leaves them no choice. Then those below them are told, and the run may end with them."""
+    told = Settled()
+    keep_us = kept_us(retention, "skipped")
+    _, ended = yield from decide(reopened, told, keep_us, now)
+    yield from tell(ended, told, keep_us, now)
+    parked = yield "unpark_steps", {"run": run, "never": NEVER_US, "now": now}
+    settled = yield from settle_steps([run], retention, now)
+    settled.skipped += told.skipped
+    settled.queues |= told.queues
+    settled.released += [*told.released, *(id for (id,) in parked)]
+    settled.arriving = told.arriving + len(parked)
+    yield from admit_released(settled, now)
+    open = yield "weigh_steps", {"ids": as_json(reopened)}
+    settled.reopened = [row[0] for row in open]
+    return settled
 
 
 def unsettled(engine: Engine, *, top: int = BATCH) -> list[int]:
@@ -177,18 +197,16 @@ def unsettled(engine: Engine, *, top: int = BATCH) -> list[int]:
 def inputs(engine: Engine, ids: Sequence[int]) -> dict[int, StepInputs]:
     """What these steps need to start. Results are read where they are stored."""
     rows = engine.run("step_inputs", {"ids": as_json(ids)})
-    texts = _texts(
-        engine,
-        [_Result(row[6], row[8], row[7], row[9], row[10], row[11]) for row in rows if row[6] is not None],
-    )
+    above = [_Result(row[5], row[7], row[6], row[8], row[9], row[10]) for row in rows if row[5] is not None]
+    texts = _texts(engine, above)
     found: dict[int, StepInputs] = {}
     for row in rows:
         step = found.get(row[0])
         if step is None:
-            run_state, workflow, name, run_when, skip_when = row[1:6]
-            step = found[row[0]] = StepInputs(run_state, workflow, name, run_when, skip_when, [])
-        if row[6] is not None:
-            step.parents.append(ParentEnd(row[7], row[9], texts.get(row[6])))
+            workflow, name, run_when, skip_when = row[1:5]
+            step = found[row[0]] = StepInputs(workflow, name, run_when, skip_when, [])
+        if row[5] is not None:
+            step.parents.append(ParentEnd(row[6], row[8], texts.get(row[5])))
     return found
 
 

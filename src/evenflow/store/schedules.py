@@ -14,7 +14,8 @@ from evenflow.job import NewJob
 from evenflow.schedule import SCHEDULER_SILENT_US, NewSchedule, StoredSchedule
 from evenflow.store.callers import drive_together
 from evenflow.store.engine import Engine, Row, Steps, as_json
-from evenflow.store.enqueue import Enqueued, Sign, enqueue_steps
+from evenflow.store.enqueue import Enqueued, enqueue_steps
+from evenflow.store.enqueue_parameters import Sign
 from evenflow.store.open import AnyEngine
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from evenflow.errors import StoreError
-from evenflow.store.enqueue import Wake
+from evenflow.store.enqueue_parameters import Wake
 from evenflow.store.file_watch import FileWatch
 from evenflow.store.open import AnyEngine
 from evenflow.store.postgres import PostgresEngine
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("evenflow.store")
 
 ARRIVAL = "+"  # something arrived inside a caller's transaction and wants to be admitted
+SCHEDULES = "@"  # schedules were changed at run time
 CANARY = "?"
 COALESCE_S = 0.02
 CANARY_EVERY_S = 15.0
@@ -60,8 +61,15 @@ class Signals(Protocol):
         """End the wait that is under way, from another thread."""
 
 
+class Watcher(Signals, Protocol):
+    """Waits also for something else than hints."""
+
+    def wait_for(self, descriptor: int, timeout_s: float) -> bool:
+        """Whether this can be read, as soon as it can; False after the timeout or an interruption. Hints stay."""
+
+
 @contextlib.contextmanager
-def watch_signals(engine: AnyEngine, kind: str, *, most: int = 100) -> Iterator[Signals]:
+def watch_signals(engine: AnyEngine, kind: str, *, most: int = 100) -> Iterator[Watcher]:
     """Hints of one kind ("wake" or "done"), for as long as the block lasts."""
     watcher = Listener(engine, kind, most) if isinstance(engine, PostgresEngine) else VersionWatch(engine)
     try:
@@ -80,16 +88,22 @@ class Interrupt:
         # Reentrant: signal handlers set it too, and one may begin while another is at it in the same thread.
         self._lock = threading.RLock()
         self._is_open = True
+        self._is_set = False
 
     def set(self) -> None:
+        if self._is_set:
+            return  # whoever waits has not looked yet: of a hundred ends one costs a call of the system
+        self._is_set = True
         # Under the lock: a descriptor that was closed meanwhile may be somebody else's file by now.
         with self._lock, contextlib.suppress(BlockingIOError):
             if self._is_open:
                 os.write(self._writer, b"!")
 
     def clear(self) -> None:
+        """For whoever waits, before it looks at what it waits for: what is set meanwhile writes nothing, and is seen then."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.reader, 4096)
+        self._is_set = False  # after the read, which would swallow what a set before it had written
 
     def wait(self, timeout_s: float) -> bool:
         """True if it was set within the time; cleared then."""
@@ -97,6 +111,13 @@ class Interrupt:
             self.clear()
             return True
         return False
+
+    def wait_for(self, descriptor: int, timeout_s: float) -> bool:
+        """Whether this can be read, as soon as it can; ends also when it is set, and clears it then."""
+        ready = readable([descriptor, self.reader], timeout_s)
+        if self.reader in ready:
+            self.clear()
+        return descriptor in ready
 
     def close(self) -> None:
         with self._lock:
@@ -148,6 +169,9 @@ class VersionWatch:
     def interrupt(self) -> None:
         self._interrupt.set()
 
+    def wait_for(self, descriptor: int, timeout_s: float) -> bool:
+        return self._interrupt.wait_for(descriptor, timeout_s)
+
     def hint(self) -> None:
         """End the wait that is under way with a hint, from another thread."""
         self._is_hinted = True
@@ -197,6 +221,7 @@ class Listener:
         self._connect_at = 0.0
         self._reconnect_s = RECONNECT_S
         self._heard_at = self._asked_at = 0.0
+        self._kept: list[str] = []
         self.is_listening = False
 
     def wait(self, timeout_s: float) -> set[str]:
@@ -214,15 +239,17 @@ class Listener:
                 if self._interrupt.reader in ready:
                     self._interrupt.clear()
                     return set()
-            except (
-                Exception
-            ):  # whatever a dying connection says, the answer is a new one, and polling meanwhile
+            except Exception:
+                # Whatever a dying connection says, the answer is a new one, and polling meanwhile.
                 self._drop()
                 return set()
         return set()
 
     def interrupt(self) -> None:
         self._interrupt.set()
+
+    def wait_for(self, descriptor: int, timeout_s: float) -> bool:
+        return self._interrupt.wait_for(descriptor, timeout_s)
 
     def close(self) -> None:
         self._drop()
@@ -260,8 +287,13 @@ class Listener:
         self._connect_at = time.monotonic() + self._reconnect_s
 
     def _heard(self, connection: "psycopg.Connection[tuple[object, ...]]") -> set[str]:
-        """What has come. Asked before each wait: what came along with the answer to a statement makes no socket ready."""
-        payloads = {notify.payload for notify in connection.notifies(timeout=0, stop_after=self._most)}
+        """What has come, at most so many at once. Asked before each wait: what came along with the answer to a statement
+        makes no socket ready."""
+        if len(self._kept) < self._most:  # what comes in one packet is told together, however many they are
+            more = connection.notifies(timeout=0, stop_after=self._most - len(self._kept))
+            self._kept += [notify.payload for notify in more]
+        payloads = set(self._kept[: self._most])
+        del self._kept[: self._most]
         if payloads and not self.is_listening:
             payloads.add(ARRIVAL)
         self._check_canary(is_heard=bool(payloads))
@@ -282,9 +314,8 @@ class Listener:
         if self._heard_at >= self._asked_at:
             if now - self._heard_at > CANARY_EVERY_S:
                 self._ask()
-        elif (
-            now - self._asked_at > CANARY_WITHIN_S
-        ):  # not asked again meanwhile: that would start the time anew
+        elif now - self._asked_at > CANARY_WITHIN_S:
+            # Not asked again meanwhile: that would start the time anew.
             was_listening = self.is_listening
             self._drop()
             if not was_listening:
@@ -295,6 +326,7 @@ class Listener:
             with contextlib.suppress(Exception):
                 self._connection.close()
         self._connection, self.is_listening = None, False
+        self._kept.clear()  # whoever hears again is told that something may have come
 
 
 class Waker:
@@ -303,6 +335,8 @@ class Waker:
     def __init__(self, engine: AnyEngine) -> None:
         self._engine = engine
         self._sends = isinstance(engine, PostgresEngine)
+        # Of this process, on SQLite: a commit on their own connection does not show.
+        self._watchers: list[VersionWatch] = [] if isinstance(engine, PostgresEngine) else engine.watchers
         self._lock = threading.Lock()
         self._sent_at: dict[str, float] = {}
         self._pending: set[str] = set()
@@ -317,12 +351,12 @@ class Waker:
         if self._sends:
             self._send_or_delay({queue_mark(queue) for queue in queues})
         else:
-            for watcher in self._watchers():
+            for watcher in tuple(self._watchers):
                 watcher.hint()
 
     def with_commit(self, *queues: str) -> list[Wake]:
         """The wake-ups for these queues that may go out with a commit, at once. `wake` knows of them then."""
-        if not isinstance(self._engine, PostgresEngine):
+        if not self._sends:
             return []
         with self._lock:
             due = self._due({queue_mark(queue) for queue in queues})
@@ -333,15 +367,20 @@ class Waker:
         if self._sends:
             self._send_or_delay({ARRIVAL})
         else:
-            for watcher in self._watchers():
+            for watcher in tuple(self._watchers):
                 watcher.hint()
+
+    def wake_schedulers(self) -> None:
+        """Schedules have changed. SQLite's schedulers see it at their next look."""
+        if self._sends:
+            self._send_or_delay({SCHEDULES})
 
     def announce_ends(self) -> None:
         """Jobs that somebody waits for have ended."""
         if self._sends:
             self._notify("done", "")
         else:
-            for watcher in self._watchers():
+            for watcher in tuple(self._watchers):
                 watcher.interrupt()
 
     def settle(self) -> None:
@@ -353,17 +392,12 @@ class Waker:
     def serves(self, engine: AnyEngine) -> bool:
         return self._engine is engine
 
-    def _watchers(self) -> list[VersionWatch]:
-        assert isinstance(self._engine, SqliteEngine)
-        return list(self._engine.watchers)
-
     def _send_or_delay(self, payloads: set[str]) -> None:
         with self._lock:
             self._pending |= payloads
             due = self._take_due()
-            if self._pending and (
-                self._thread is None or not self._thread.is_alive()
-            ):  # a fork leaves it behind
+            if self._pending and (self._thread is None or not self._thread.is_alive()):
+                # It has ended, or was left behind by a fork.
                 self._thread = threading.Thread(
                     target=self._send_pending, name="evenflow-waker", daemon=False
                 )

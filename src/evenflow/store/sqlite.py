@@ -1,27 +1,30 @@
 """The SQLite engine: one file, many processes, one writer at a time.
 
-Every writer first takes a blocking `flock` on a sidecar file, then BEGIN IMMEDIATE: waiters are served in turn, no BUSY
-storm, and commit and checkpoint of two connections never meet (SQLite before 3.51.3 can corrupt a WAL then).
+Every writer first takes a blocking `flock` on a sidecar file (write_lock.py), then BEGIN IMMEDIATE: waiters are served in
+turn, no BUSY storm, and commit and checkpoint of two connections never meet (SQLite before 3.51.3 can corrupt a WAL then).
 """
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from evenflow.clock import wall_us
-from evenflow.errors import StoreError, StoreRefused, StoreUnavailable
+from evenflow.clock import Clock
+from evenflow.errors import StoreError, StoreRefused, StoreTooSlow, StoreUnavailable
+from evenflow.store.deadlines import read_seconds
 from evenflow.store.engine import Parameters, Row
 from evenflow.store.filesystem import refuse_network_filesystem
 from evenflow.store.statements import Unit, load_units
+from evenflow.store.write_lock import WriteLock
 
 MINIMUM_VERSION = (3, 38, 0)
 BUSY_TIMEOUT_S = 5.0
+# The lines of a thousand keys are larger than the two megabytes of SQLite's own: a round would read them anew each time.
 _PRAGMAS = (
     "pragma journal_mode = wal",
     "pragma synchronous = full",
@@ -30,7 +33,8 @@ _PRAGMAS = (
     "pragma mmap_size = 0",
     "pragma temp_store = memory",
     "pragma journal_size_limit = 67108864",
-    "pragma wal_autocheckpoint = 4000",
+    "pragma wal_autocheckpoint = 1000",
+    "pragma cache_size = -8000",
 )
 # A write that failed for these may succeed later without anybody's help.
 _TRANSIENT = {
@@ -41,6 +45,9 @@ _TRANSIENT = {
     "SQLITE_CANTOPEN",
     "SQLITE_PROTOCOL",
 }
+# Some tens of microseconds of SQLite's machine.
+_STEPS_BETWEEN_LOOKS = 10_000
+_NOBODY_ELSE = contextlib.nullcontext()
 _OTHERS_WRITE = "; another program keeps a write transaction open: let it commit sooner, then try again"
 
 
@@ -48,63 +55,80 @@ class SqliteEngine:
     """Runs units on one SQLite file, or in memory for tests (then on one connection)."""
 
     kind = "sqlite"
+    schema = "evenflow"
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, *, clock: Clock | None = None) -> None:
         _require_version()
+        self.clock = clock or Clock()
         # The file itself, for good: two names of it (a link, another working folder) must not become two write locks.
         self.path = None if path is None else os.path.realpath(path)
         self._units = load_units("sqlite")
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._connection: sqlite3.Connection | None = None
-        self._lock_file: int | None = None
+        self._write_lock: WriteLock | None = None
+        self._file: tuple[int, int] | None = None
         self.watchers: list[Any] = []
         """Those who wait for commits in this process; see `evenflow.store.signals`."""
         _engines.add(self)
 
     def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
         unit = self._units[name]
-        bound = {**parameters, "now": wall_us()} if parameters.get("now") is None else parameters
-        with self._lock, translated():
-            connection = self._open()
-            if unit.mode != "write":
-                return _rows(connection, unit, bound)
-            with self._writing(connection):
-                return _rows(connection, unit, bound)
+        if unit.mode == "read" and (read_s := read_seconds()) is not None:
+            return self._read_within(read_s, unit, parameters)
+        with self._lock:
+            try:
+                connection = self._open()
+                if unit.mode != "write":
+                    return _rows(connection, unit, _at(self.clock.wall_us(), parameters))
+                # One statement is a transaction by itself, without a begin and a commit around it.
+                is_one = len(unit.statements) == 1 or unit.is_counted
+                with self._alone() if is_one else self._writing(connection):
+                    return _rows(connection, unit, _at(self.clock.wall_us(), parameters))
+            except sqlite3.Error as error:
+                raise _translation(error) from error
 
     def run_all(
         self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
     ) -> list[list[Row]]:
-        now = wall_us()
-        with self._lock, translated():
+        with self._lock, _translated:
             connection = self._open()
             with self._writing(connection):
-                return [
-                    _rows(
-                        connection,
-                        self._units[name],
-                        {**given, "now": now} if given.get("now") is None else given,
-                    )
-                    for name, given in units
-                ]
+                now = self.clock.wall_us()
+                return [_rows(connection, self._units[name], _at(now, given)) for name, given in units]
+
+    def _read_within(self, read_s: float, unit: Unit, parameters: Parameters) -> list[Row]:
+        ends_at = time.monotonic() + read_s
+        if not self._lock.acquire(timeout=read_s):
+            raise StoreTooSlow(f"SQLite: other reads of this process took longer than {read_s:g} s")
+        try:
+            with _translated:
+                connection = self._open()
+                connection.set_progress_handler(lambda: time.monotonic() > ends_at, _STEPS_BETWEEN_LOOKS)
+                try:
+                    return _rows(connection, unit, _at(self.clock.wall_us(), parameters))
+                finally:
+                    connection.set_progress_handler(None, 0)
+        finally:
+            self._lock.release()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """The connection for plain reads, for migrations and checks."""
-        with self._lock, translated():
+        with self._lock, _translated:
             yield self._open()
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[sqlite3.Connection]:
         """One write transaction over several reads and writes, for migrations."""
-        with self._lock, translated():
+        with self._lock, _translated:
             connection = self._open()
             with self._writing(connection):
                 yield connection
 
     def data_version(self) -> int:
         """A number that changes when another connection has committed: the wake-up of SQLite. Reads no page."""
-        with self._lock, translated():
+        with self._lock, _translated:
             version: int = self._open().execute("pragma data_version").fetchone()[0]
             return version
 
@@ -112,36 +136,46 @@ class SqliteEngine:
         with self._lock:
             if self._connection is not None and self._pid == os.getpid():
                 # The last close checkpoints the log, so it is a write like any other.
-                with contextlib.suppress(OSError), self._write_lock():
+                with contextlib.suppress(OSError), self._alone():
                     self._connection.close()
-            if self._lock_file is not None:
-                os.close(self._lock_file)
-            self._connection = self._lock_file = None
+            if self._write_lock is not None:
+                self._write_lock.close()
+            self._connection = self._write_lock = None
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:
-            return self._connection
+            if self._connection.in_transaction or self.path is None or _identity(self.path) == self._file:
+                return self._connection
+            self._refuse_other_file()
         if self.path is None:
             self._connection = _connect(":memory:")
             return self._connection
         path = Path(self.path)
         _require_writable(path)
         refuse_network_filesystem(path.parent)
-        self._lock_file = _open_lock_file(path)
+        self._write_lock = WriteLock(path)
         self._pid = os.getpid()
         self._connection = _connect(str(path))
         try:
-            with self._write_lock():
+            with self._alone():
                 for pragma in _PRAGMAS:
                     self._connection.execute(pragma)
+            self._file = _identity(self.path)
         except BaseException:
             self.close()
             raise
         return self._connection
 
+    def _refuse_other_file(self) -> NoReturn:
+        """What is written to a file that was deleted, or replaced by another one, is read by nobody."""
+        self.close()
+        raise StoreUnavailable(
+            f"SQLite: the file {self.path!r} was deleted or replaced while it was open; the next call opens what is there now"
+        )
+
     @contextlib.contextmanager
     def _writing(self, connection: sqlite3.Connection) -> Iterator[None]:
-        with self._write_lock():
+        with self._alone():
             connection.execute("begin immediate")
             try:
                 yield
@@ -151,16 +185,9 @@ class SqliteEngine:
                     connection.execute("rollback")
                 raise
 
-    @contextlib.contextmanager
-    def _write_lock(self) -> Iterator[None]:
-        if self._lock_file is None:
-            yield
-            return
-        _flock(self._lock_file)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+    def _alone(self) -> contextlib.AbstractContextManager[None]:
+        """No other writer of ours, in any process. A database in memory has no other."""
+        return _NOBODY_ELSE if self._write_lock is None else self._write_lock
 
     def _prepare_fork(self) -> None:
         # A connection must not cross a fork: the child would inherit SQLite's own record of locks which it does not hold.
@@ -175,7 +202,7 @@ class SqliteEngine:
         # What is open here was in use by the very code that forked. It is the parent's: closing it would drop its locks.
         self._lock = threading.RLock()
         _abandoned.append(self._connection)
-        self._connection = self._lock_file = None
+        self._connection = self._write_lock = None
 
 
 _engines: "weakref.WeakSet[SqliteEngine]" = weakref.WeakSet()
@@ -205,24 +232,48 @@ os.register_at_fork(
 )
 
 
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
+class _Translated:
+    """Not a generator, as it surrounds most calls."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise _translation(error) from error
+
+
+_translated = _Translated()
+
+
+def _translation(error: sqlite3.Error) -> StoreError:
     """SQLite's errors as "try again" or "do not"."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        name = getattr(error, "sqlite_errorname", None) or ""
-        kind = StoreUnavailable if any(name.startswith(prefix) for prefix in _TRANSIENT) else StoreRefused
-        advice = _OTHERS_WRITE if name == "SQLITE_BUSY" else ""
-        raise kind(f"SQLite: {error}{f' ({name})' if name else ''}{advice}") from error
+    name = getattr(error, "sqlite_errorname", None) or ""
+    if name == "SQLITE_INTERRUPT":
+        return StoreTooSlow(f"SQLite: the read took longer than {read_seconds() or 0:g} s")
+    kind = StoreUnavailable if any(name.startswith(prefix) for prefix in _TRANSIENT) else StoreRefused
+    advice = _OTHERS_WRITE if name == "SQLITE_BUSY" else ""
+    return kind(f"SQLite: {error}{f' ({name})' if name else ''}{advice}")
+
+
+def _at(now: int, parameters: Parameters) -> Parameters:
+    """Parameters with the time, unless the caller has set one.
+
+    Writers read the clock under the write lock: one that waited for it must not date its starts before the ends that
+    made room for them.
+    """
+    return {**parameters, "now": now} if parameters.get("now") is None else parameters
 
 
 def _rows(connection: sqlite3.Connection, unit: Unit, parameters: Parameters) -> list[Row]:
     rows: list[Row] = []
     for statement in unit.statements:
-        cursor = connection.execute(statement.text, {name: parameters[name] for name in statement.parameters})
+        cursor = connection.execute(statement.text, parameters)
+        if unit.is_counted:
+            return [(cursor.rowcount,)]
         if cursor.description is not None:
             rows += cursor.fetchall()
+        if rows and unit.is_guarded:
+            break
     return rows
 
 
@@ -232,21 +283,13 @@ def _connect(path: str) -> sqlite3.Connection:
     )
 
 
-def _flock(descriptor: int) -> None:
-    # Blocking on purpose: the kernel serves waiters in order, where polling would starve some. A holder that dies frees
-    # it; one that is frozen does not, so it leaves its pid for whoever has to find it.
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.pwrite(descriptor, b"%-10d" % os.getpid(), 0)
-
-
-def _open_lock_file(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file this is, however it is called; None where there is none."""
     try:
-        return os.open(f"{path}.lock", flags, 0o600)
-    except OSError as error:
-        raise StoreRefused(
-            f"SQLite: cannot open the lock file '{path}.lock': {error.strerror}; it must be a plain file of ours"
-        ) from error
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _require_writable(path: Path) -> None:

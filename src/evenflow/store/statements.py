@@ -2,20 +2,26 @@
 
 A file holds units: `-- name: x`, then `-- mode: read` where nothing is written, `-- returns: columns`, the reason,
 and one or more statements. The statements of a unit share its parameters and run in one transaction; the rows of all
-that return any are its result. The schema name `evenflow.` is replaced where an installation uses another one.
+that return any are its result. With `-- guarded: yes` the first rows are, and what stands behind them does not run. With
+`-- counted: yes` there is one write, and behind it a question for the number of its rows, which a driver may know. The
+schema name `evenflow.` is replaced where an installation uses another one.
+
+`-- leaves out: part, part of unit`, and nothing else, makes a smaller unit of one that stands before in the same file:
+without what that one has between the lines `-- [part` and `-- part]`. A part may hold others.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Literal
 
 Mode = Literal["read", "write", "wake"]
-Style = Literal["named", "pyformat", "dollar"]
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_HEADER = re.compile(r"^-- (mode|returns): (.+)$", re.MULTILINE)
+_HEADER = re.compile(r"^-- (mode|returns|guarded|counted): (.+)$", re.MULTILINE)
+_LESS = re.compile(r"^-- leaves out: (\w+(?:, \w+)*) of (\w+)$", re.MULTILINE)
 _TOKEN = re.compile(r"'(?:[^']|'')*'|(?<![:\w]):(\w+)")
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 _FILES = (
@@ -33,6 +39,9 @@ _FILES = (
     "workflows",
     "durable",
     "spacing",
+    "publishing",
+    "statistics",
+    "dashboard",
 )
 
 
@@ -44,6 +53,8 @@ class Statement:
     parameters: tuple[str, ...] = field(init=False)
     pyformat: str = field(init=False)
     dollar: str = field(init=False)
+    dollar_bytes: bytes = field(init=False)
+    """`dollar` as it is sent, made once: drivers look statements up by it, and these are long."""
 
     def __post_init__(self) -> None:
         names = tuple(dict.fromkeys(found[1] for found in _TOKEN.finditer(self.text) if found[1]))
@@ -51,6 +62,7 @@ class Statement:
         object.__setattr__(self, "pyformat", _bind(self.text.replace("%", "%%"), "%({})s"))
         places = {name: f"${place}" for place, name in enumerate(names, start=1)}
         object.__setattr__(self, "dollar", _TOKEN.sub(lambda t: places[t[1]] if t[1] else t[0], self.text))
+        object.__setattr__(self, "dollar_bytes", self.dollar.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,8 @@ class Unit:
     mode: Mode
     returns: tuple[str, ...]
     statements: tuple[Statement, ...]
+    is_guarded: bool = False
+    is_counted: bool = False
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -97,7 +111,12 @@ def with_schema(text: str, schema: str) -> str:
 def parse_units(source: str) -> list[Unit]:
     """The units of one file, in its order."""
     pieces = _NAME.split(source)
-    return [_unit(name, body) for name, body in zip(pieces[1::2], pieces[2::2], strict=True)]
+    units: list[Unit] = []
+    bodies: dict[str, str] = {}
+    for name, body in zip(pieces[1::2], pieces[2::2], strict=True):
+        bodies[name] = _without_parts(name, body, bodies)
+        units.append(_unit(name, bodies[name]))
+    return units
 
 
 def split_statements(source: str) -> list[str]:
@@ -113,13 +132,31 @@ def split_statements(source: str) -> list[str]:
     return [text for text in [*statements, rest] if text]
 
 
+def _without_parts(name: str, body: str, before: Mapping[str, str]) -> str:
+    """The body itself, or that of the unit of which it leaves something out."""
+    if (said := _LESS.search(body)) is None:
+        return body
+    parts, whole = said.groups()
+    if whole not in before:
+        raise ValueError(f"statement {name!r}: {whole!r} does not stand before it")
+    body = before[whole]
+    for part in parts.split(", "):
+        body, found = re.subn(rf"(?ms)^ *-- \[{part}\n.*?^ *-- {part}\]\n", "", body)
+        if not found:
+            raise ValueError(f"statement {name!r}: {whole!r} has no part {part!r}")
+    return body
+
+
 def _unit(name: str, body: str) -> Unit:
     header = dict(_HEADER.findall(body))
     mode = header.get("mode", "write")
     if mode not in ("read", "write", "wake"):
         raise ValueError(f"statement {name!r}: unknown mode {mode!r}")
     returns = tuple(column.strip() for column in header["returns"].split(","))
-    return Unit(name, mode, returns, tuple(Statement(text) for text in split_statements(body)))
+    statements = tuple(Statement(text) for text in split_statements(body))
+    return Unit(
+        name, mode, returns, statements, header.get("guarded") == "yes", header.get("counted") == "yes"
+    )
 
 
 def _bind(text: str, form: str) -> str:

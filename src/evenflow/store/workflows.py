@@ -1,24 +1,27 @@
 """Runs of workflows: starting them, and telling children how their parents ended.
 
 What a step waits for is a row per parent; whether it may go on is derived from those rows, never counted up or down.
-Whoever changes a run holds its row. The end of a step is noted with the end itself, so nothing is lost between the two.
+Whoever changes a run holds its row. The end of a step is told with the end itself, or noted there for whoever tells it
+later, so nothing is lost between the two.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from evenflow.codec import may_refer
 from evenflow.errors import Code, EnqueueError
 from evenflow.ids import IdSource
-from evenflow.job import FOREVER_US, NEVER_US, JobError, NewJob, State
+from evenflow.job import ASKS_NOTHING, FOREVER_US, NEVER_US, End, JobError, NewJob, State, with_mark
 from evenflow.rules.workflow import Fate, Join, container_end, fate, run_end
 from evenflow.settings import Retention
 from evenflow.store import bounds
-from evenflow.store.callers import drive_together
-from evenflow.store.control import read_admission
+from evenflow.store.callers import Relay, drive_together
+from evenflow.store.control import discard_blocked, read_admission
 from evenflow.store.engine import Engine, Row, Steps, as_json
-from evenflow.store.enqueue import Sign, enqueue_steps, fresh_ids
+from evenflow.store.enqueue import enqueue_steps, fresh_ids
+from evenflow.store.enqueue_parameters import Sign
 from evenflow.store.limits import promote, release
 from evenflow.store.open import AnyEngine
 from evenflow.store.retention import kept_us
@@ -73,10 +76,26 @@ class Settled(msgspec.Struct):
     skipped: list[int] = []
     ended: list[int] = []
     paused: list[int] = []
+    reopened: list[int] = []
     freed: set[str] = set()
     queues: set[str] = set()
     bounded: set[str] = set()
+    impatient: list[int] = []
     arriving: int = 0
+
+    def is_within(self, taken: Collection[int]) -> bool:
+        """Whether nothing but these jobs became ready by it."""
+        others = self.freed or self.bounded or self.skipped
+        return not others and all(step in taken for step in self.released)
+
+    def note_released(self, steps: Iterable[tuple[int, str | None]]) -> None:
+        """Steps that go on, with their queues where they are ready already."""
+        for id, queue in steps:
+            self.released.append(id)
+            if queue is None:
+                self.arriving += 1
+            else:
+                self.queues.add(queue)
 
 
 def start_steps(
@@ -134,7 +153,7 @@ def _insert(
     values = [_step_values(step, ordered[place], run, ordered) for place, step in enumerate(steps)]
     yield "add_steps", {"steps": as_json(values)}
     edges = [
-        {"parent": parent, "child": ordered[place]}
+        {"parent": parent, "child": ordered[place], "lone": _is_lone(step)}
         for place, step in enumerate(steps)
         for parent in (*(ordered[above] for above in step.parents), *step.existing_parents)
     ]
@@ -148,10 +167,23 @@ def _insert(
     return ordered
 
 
+def _is_lone(step: NewStep) -> bool:
+    """Whether one parent's success is all that a step waits for. It is so until somebody adds another parent."""
+    return (
+        len(step.parents) + len(step.existing_parents) == 1
+        and step.job is not None
+        and step.needs in (None, 1)
+        and step.delay_us is None
+        and step.not_before is None
+    )
+
+
 def _job_of(step: NewStep, run: int) -> NewJob:
     assert step.job is not None
     # A step is its run's own job: it cannot take the place of another one, and none can be put off by it.
     job = msgspec.structs.replace(step.job, run_id=run, replaces=False, max_wait_us=None)
+    if step.run_when is None and step.skip_when is None and not may_refer(job.payload):
+        job = msgspec.structs.replace(job, options=with_mark(job.options, ASKS_NOTHING))
     if step.parents or step.existing_parents:
         return msgspec.structs.replace(job, waits=True, run_at=NEVER_US)
     return job
@@ -186,36 +218,78 @@ def extend_steps(
     waited_by = [*children, *(() if container is None else (container,))]
     edges = [{"parent": number, "child": child} for number in numbers for child in waited_by]
     if edges:
+        yield "share_children", {"ids": as_json(children)}
         yield "add_edges", {"edges": as_json(edges)}
     if container is not None and numbers:
         yield "adopt_steps", {"ids": as_json(numbers), "container": container}
     waiting = [number for step, number in zip(missing, numbers, strict=True) if step.existing_parents]
     if waiting:
+        above = sorted({parent for step in missing for parent in step.existing_parents})
+        yield "note_open_steps", {"ids": as_json(above)}
         settled = Settled()
-        ended = yield from decide(waiting, settled, FOREVER_US, now)
-        yield from _tell(ended, settled, FOREVER_US, now)
+        _, ended = yield from decide(waiting, settled, FOREVER_US, now)
+        yield from tell(ended, settled, FOREVER_US, now)
     return [known[step.name] for step in new]
 
 
-def settle(
-    engine: AnyEngine,
-    runs: Iterable[int],
+def end_steps(
+    ends: Sequence[End], worker: int, retention: Retention, now: int | None
+) -> Steps[tuple[Settled, frozenset[int]]]:
+    """Write the ends of steps and tell their children, as steps of the transaction that then ends their jobs. What came
+    of it, and the runs that are to be told after the commit: somebody else holds them, or they are paused, or may be.
+
+    An end counts only if its (id, epoch) is in flight at this worker.
+    """
+    listed = [
+        {"id": end.id, "epoch": end.epoch, "state": end.state, "result": end.result}
+        for end in sorted(ends, key=lambda end: end.id)
+    ]
+    rows = yield "end_steps", {"steps": as_json(listed), "worker": worker, "now": now}
+    settled = Settled()
+    settled.note_released((id, queue) for kind, id, _, queue in rows if kind == "lone")
+    children = {id: run for kind, id, run, _ in rows if kind == "child"}
+    if children:
+        policies = {run: policy for kind, _, run, policy in rows if kind == "child"}
+        yield from _tell_children(children, policies, retention, settled, now)
+    yield from admit_released(settled, now)
+    return settled, frozenset(run for kind, _, run, _ in rows if kind == "noted")
+
+
+def _tell_children(
+    children: Mapping[int, int],
+    policies: Mapping[int, str],
     retention: Retention,
-    *,
-    now: int | None = None,
-    deadline_s: float = 30.0,
+    settled: Settled,
+    now: int | None,
+) -> Steps[None]:
+    """Children of what has ended, as child -> run. A run is the child of its last steps."""
+    keep_us = kept_us(retention, "skipped")
+    steps = {id: run for id, run in children.items() if id != run}
+    last = children.keys() - steps.keys()
+    if steps:
+        open, ended = yield from decide(sorted(steps), settled, keep_us, now)
+        yield from tell(ended, settled, keep_us, now)
+        # A step that has ended before its parents was perhaps the last one to wait for them.
+        last |= {run for id, run in steps.items() if ended or id not in open}
+    if last:
+        yield from _end_runs({run: policies[run] for run in sorted(last)}, retention, settled, now)
+
+
+def settle(
+    engine: AnyEngine | Relay, runs: Iterable[int], retention: Retention, *, now: int | None = None
 ) -> Settled:
     """Tell the children of steps that have ended, in these runs: they enter the queue, or are skipped, and a run whose
     steps have all ended ends. May be repeated, by anybody, at any time."""
     listed = sorted(set(runs))
-    settled = drive_together(engine, lambda: settle_steps(listed, retention, now), deadline_s=deadline_s)
-    return after_settling(engine, settled, now)
+    settled = drive_together(engine, lambda: settle_steps(listed, retention, now))
+    return after_settling(engine, settled, retention, now)
 
 
-def after_settling(engine: Engine, settled: Settled, now: int | None) -> Settled:
+def after_settling(engine: Engine, settled: Settled, retention: Retention, now: int | None) -> Settled:
     """What has to wait for the commit: keys that are free or lined up at go to the next in line."""
     settled.queues |= promote(engine, settled.freed, now=now) | bounds.fill(engine, settled.bounded)
     settled.queues |= release(engine, settled.skipped, now=now)
+    discard_blocked(engine, settled.impatient, retention, now=now)
     return settled
 
 
@@ -223,10 +297,11 @@ def admit_released(settled: Settled, now: int | None) -> Steps[None]:
     """The admission that all jobs take, in the same transaction: one commit less for each round of steps."""
     for _ in range(0, settled.arriving, ADMITTED_AT_ONCE):
         rows = yield "admit", {"top": ADMITTED_AT_ONCE, "now": now}
-        queues, lined_up, bounded = read_admission(rows)
-        settled.queues |= queues.keys()
-        settled.freed |= lined_up
-        settled.bounded |= bounded
+        admission = read_admission(rows)
+        settled.queues |= admission.queues.keys()
+        settled.freed |= admission.lined_up
+        settled.bounded |= admission.bounded
+        settled.impatient += admission.impatient
 
 
 def run_ends(
@@ -257,7 +332,7 @@ def settle_steps(
     if not running:
         return settled
     taken = yield "take_step_ends", {"runs": as_json(list(running))}
-    yield from _tell([row[0] for row in taken], settled, kept_us(retention, "skipped"), now)
+    yield from tell([row[0] for row in taken], settled, kept_us(retention, "skipped"), now)
     yield from _end_runs(running, retention, settled, now)
     yield from admit_released(settled, now)
     return settled
@@ -270,21 +345,23 @@ def _pause_failing(careful: Sequence[int], running: dict[int, str], settled: Set
             del running[run]
             settled.paused.append(run)
             yield "set_run_state", {"run": run, "state": "paused", "why": f"step {name!r} ended {state}"}
-            freed = yield "park_steps", {"run": run}
+            freed = yield "park_steps", {"run": run, "never": NEVER_US}
             settled.freed |= {name for (name,) in freed}
 
 
-def _tell(ended: Sequence[int], settled: Settled, keep_us: int, now: int | None) -> Steps[None]:
+def tell(ended: Sequence[int], settled: Settled, keep_us: int, now: int | None) -> Steps[None]:
     """Children of what has ended, then theirs, until nothing more ends by it."""
     while ended:
         children = yield "pass_on", {"ended": as_json(ended)}
         ended = []
         if children:
-            ended = yield from decide([child for (child,) in children], settled, keep_us, now)
+            _, ended = yield from decide([child for (child,) in children], settled, keep_us, now)
 
 
-def decide(steps: Sequence[int], settled: Settled, keep_us: int, now: int | None) -> Steps[list[int]]:
-    """What these steps do next; those that ended by it."""
+def decide(
+    steps: Sequence[int], settled: Settled, keep_us: int, now: int | None
+) -> Steps[tuple[set[int], list[int]]]:
+    """What these steps do next: those that were open, and those of them that ended by it."""
     rows = yield "weigh_steps", {"ids": as_json(steps)}
     go_on, skips, done = [], [], []
     for id, _, kind, needs, allow_failed, policy, open, ok, bad, culprit in rows:
@@ -296,16 +373,13 @@ def decide(steps: Sequence[int], settled: Settled, keep_us: int, now: int | None
             case Fate.SKIP:
                 skips.append({"id": id, "error": as_json(_dependency_failed(culprit, needs))})
     if go_on:
-        released = yield "release_steps", {"ids": as_json(go_on), "now": now}
-        settled.released += [id for id, _ in released]
-        settled.queues |= {queue for _, queue in released if queue is not None}
-        settled.arriving += sum(queue is None for _, queue in released)
+        settled.note_released((yield "release_steps", {"ids": as_json(go_on), "now": now}))
     ended = (yield from _end_containers(done, now)) if done else []
     if skips:
         skipped = yield "skip_steps", {"skips": as_json(skips), "keep_us": keep_us, "now": now}
         settled.skipped += [id for (id,) in skipped]
         ended += [id for (id,) in skipped]
-    return ended
+    return {row[0] for row in rows}, ended
 
 
 def _dependency_failed(culprit: str | None, needs: int | None) -> JobError:
@@ -323,21 +397,24 @@ def _end_containers(done: Sequence[tuple[int, str | None]], now: int | None) -> 
         begin = next((State(row[5]) for row in members if row[3] == "begin"), State.SUCCEEDED)
         states = {row[4]: State(row[5]) for row in members if row[3] != "begin" and row[5] is not None}
         state = container_end(states, cases=policy.cases, needs=policy.needs, begin=begin)
-        error = None if state is not State.FAILED else as_json([_failure(states, policy.cases)])
+        error = None if state is not State.FAILED else as_json([_failure(states, policy)])
         ends.append({"id": id, "state": state.value, "error": error})
     ended = yield "end_containers", {"ends": as_json(ends), "now": now}
     return [id for (id,) in ended]
 
 
-def _failure(states: Mapping[str, State], cases: Sequence[Sequence[str]] | None) -> JobError:
-    if cases is not None:
-        wanted = " or ".join(" and ".join(case) for case in cases)
+def _failure(states: Mapping[str, State], policy: Policy) -> JobError:
+    if policy.cases is not None:
+        wanted = " or ".join(" and ".join(case) for case in policy.cases)
         return JobError(Code.WORKFLOW_SUCCESS_CASE_NOT_MET, f"expected success of {wanted}")
     bad = [
         f"{name!r} ended {state}"
         for name, state in states.items()
         if state not in (State.SUCCEEDED, State.SKIPPED)
     ]
+    if not bad and states and policy.needs is not None:
+        good = sum(state is State.SUCCEEDED for state in states.values())
+        return JobError(Code.WORKFLOW_STEP_FAILED, f"expected at least {policy.needs} successes, got {good}")
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return JobError(Code.WORKFLOW_STEP_FAILED, f"step {', '.join(bad[:3]) or 'none began'}{more}")
 
@@ -348,15 +425,17 @@ def _end_runs(
     done = yield "runs_without_open", {"runs": as_json(list(running))}
     if not done:
         return
-    rows = yield "outer_steps", {"runs": as_json([run for (run,) in done])}
-    states: dict[int, dict[str, State]] = {}
+    policies = {run: msgspec.json.decode(running[run], type=Policy) for (run,) in done}
+    particular = [run for run, policy in policies.items() if policy.cases is not None]
+    rows = yield "outer_steps", {"runs": as_json(list(policies)), "particular": as_json(particular)}
+    states: dict[int, dict[str, State]] = {run: {} for run in policies}
     for run, name, state in rows:
-        states.setdefault(run, {})[name] = State(state)
-    ends = {run: _run_end(states[run], msgspec.json.decode(running[run], type=Policy)) for (run,) in done}
+        states[run][name] = State(state)
+    ends = {run: _run_end(states[run], policy) for run, policy in policies.items()}
     yield "end_runs", run_ends(ends, retention, now)
     settled.ended += ends
 
 
 def _run_end(states: Mapping[str, State], policy: Policy) -> tuple[State, str | None]:
     state = run_end(states, policy.cases)
-    return state, None if state is State.SUCCEEDED else as_json(_failure(states, policy.cases))
+    return state, None if state is State.SUCCEEDED else as_json(_failure(states, policy))

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from evenflow.clock import from_us
 from evenflow.codec import decode_call
 from evenflow.context import Context
@@ -16,10 +18,14 @@ from evenflow.durable import Journal
 from evenflow.hooks import Hooks
 from evenflow.ids import EPOCH_MS, NUMBER_BITS, id_text
 from evenflow.job import Claimed, End
+from evenflow.signals import Signal
 from evenflow.signing import KeyRing
+from evenflow.store.advance import Advanced
 from evenflow.worker.outcome import CancelledByWish, Expired, StartedLate, TimedOut, raised, succeeded
 from evenflow.worker.registry import Entry
 from evenflow.worker.step_gate import StepGate
+from evenflow.worker.tally import Cell
+from evenflow.worker.transaction import MakeTransaction, RunTransaction
 
 current_run: contextvars.ContextVar["Run | None"] = contextvars.ContextVar("evenflow_run", default=None)
 """The run that this code belongs to, for log filters and code far below a body."""
@@ -34,21 +40,25 @@ class Run:
     """One job in one slot."""
 
     __slots__ = (
-        "_undecided", "began", "cancel_why", "context", "entry", "is_over", "is_returned", "job", "start_by", "started", "task",
+        "_undecided", "began", "cancel_why", "cell", "context", "entry", "is_over", "is_returned", "job",
+        "start_by", "started", "task", "transaction", "written",
     )  # fmt: skip
 
     def __init__(self, job: Claimed, entry: Entry | None, start_by: float | None = None) -> None:
         self.job = job
         self.entry = entry
-        self.start_by = (
-            start_by  # by the monotonic clock; a body under a rate that comes later is not entered
-        )
-        self.started = self.began = (
-            time.monotonic()
-        )  # claimed; `began` is when a thread, or the loop, has taken it up
+        # By the monotonic clock. A body under a rate that comes later is not entered.
+        self.start_by = start_by
+        # When it was claimed; `began` will be when a thread, or the loop, takes it up.
+        self.started = self.began = time.monotonic()
+        self.cell: Cell | None = None  # where it is counted
         self.context: Context | None = None
         self.task: asyncio.Task[None] | None = None
         self.cancel_why: str | None = None
+        self.transaction: RunTransaction | None = None
+        self.written: Advanced | None = (
+            None  # what the store said to its end, where that went with the body's effects
+        )
         self.is_over = False  # its end is decided: what the body does from now on is not heard
         self.is_returned = False  # the body has let go of its thread
         self._undecided = [True]
@@ -72,15 +82,24 @@ class Caller:
 
     def __init__(
         self, *, keys: KeyRing | None, require_signed: bool, hooks: Hooks, report: Report, say: Say,
-        gate: StepGate = NO_CONDITIONS, journal: MakeJournal | None = None,
+        gate: StepGate = NO_CONDITIONS, journal: MakeJournal | None = None, transact: MakeTransaction | None = None,
     ) -> None:  # fmt: skip
         self._gate = gate
         self._journal = journal
+        self._transact = transact
         self._say = say
         self._keys = keys
         self._require_signed = require_signed
         self._hooks = hooks
         self._report = report
+
+    def verify(self, job: Claimed) -> None:
+        """Raises SignatureInvalid for a job that was forged, or that is not signed where it has to be."""
+        if self._keys is not None and (job.signature is not None or self._require_signed):
+            self._keys.verify(
+                job.signature, queue=job.queue, task=job.task, job_id=id_text(job.id), payload=job.payload,
+                group=job.group, created_at_us=((job.id >> NUMBER_BITS) + EPOCH_MS) * 1000,
+            )  # fmt: skip
 
     async def run_coroutine(self, run: Run, entry: Entry) -> End:
         """The end of a coroutine body. A timeout or a wish to cancel reaches it as a cancellation."""
@@ -94,15 +113,19 @@ class Caller:
                 value = None  # where a surrounding hook swallows the body's error
                 async with asyncio.timeout(entry.timeout_s) as timer:
                     with self._surrounded(run):
-                        value = await entry.function(*args, **kwargs)
-            return succeeded(run.job, value, entry.rules, run.now(), random.random())
-        except (
-            BaseException
-        ) as error:  # SystemExit and friends come from user code: they end the job, not the worker
+                        value = _heard(await entry.function(*args, **kwargs), run)
+            end = succeeded(run.job, value, entry.rules, run.now(), random.random())
+            if run.transaction is not None:
+                run.written = await run.transaction.afinish(end)
+            return end
+        except BaseException as error:
+            # SystemExit and friends come from user code: they end the job, not the worker.
             if isinstance(error, TimeoutError) and timer is not None and timer.expired():
                 error = timed_out(entry)
             elif isinstance(error, asyncio.CancelledError) and run.cancel_why is not None:
                 error = CancelledByWish(run.cancel_why)
+            if run.transaction is not None:
+                await run.transaction.aroll_back()
             return self._ended(run, entry, error)
 
     def run_function(self, run: Run, entry: Entry) -> End:
@@ -115,9 +138,14 @@ class Caller:
             args, kwargs = self._prepare(run, entry)
             value = None
             with self._surrounded(run) if run.context is not None else nullcontext():
-                value = entry.function(*args, **kwargs)
-            return succeeded(run.job, value, entry.rules, run.now(), random.random())
+                value = _heard(entry.function(*args, **kwargs), run)
+            end = succeeded(run.job, value, entry.rules, run.now(), random.random())
+            if run.transaction is not None:
+                run.written = run.transaction.finish(end)
+            return end
         except BaseException as error:
+            if run.transaction is not None:
+                run.transaction.roll_back()
             return self._ended(run, entry, error)
 
     def _ended(self, run: Run, entry: Entry, error: BaseException) -> End:
@@ -134,12 +162,8 @@ class Caller:
             raise Expired
         if run.cancel_why is not None:
             raise CancelledByWish(run.cancel_why)
-        if self._keys is not None and (job.signature is not None or self._require_signed):
-            self._keys.verify(
-                job.signature, queue=job.queue, task=job.task, job_id=id_text(job.id), payload=job.payload,
-                group=job.group, created_at_us=((job.id >> NUMBER_BITS) + EPOCH_MS) * 1000,
-            )  # fmt: skip
-        outputs = None if job.inputs is None else self._gate.pass_through(job, job.inputs)
+        self.verify(job)
+        outputs = None if job.run_id is None else self._gate.pass_through(job)
         args, kwargs = decode_call(job.payload, entry.signature, outputs)
         if entry.signature.context is not None or self._hooks.surrounds:
             run.context = self._context(run, entry)
@@ -160,12 +184,36 @@ class Caller:
             journal=None if self._journal is None else self._journal(job, run.now), is_async=entry.is_async,
             run_id=None if job.run_id is None else id_text(job.run_id),
             step_name=None if job.inputs is None else job.inputs.step,
+            headers=None if job.headers is None else _headers(job.headers),
+            transact=None if self._transact is None else lambda: self._begun(run, entry),
         )  # fmt: skip
+
+    def _begun(self, run: Run, entry: Entry) -> RunTransaction:
+        """The transaction of a run, made when its body asks for it."""
+        assert self._transact is not None
+        if run.transaction is None:
+            run.transaction = self._transact(run.job, entry.is_async)
+        return run.transaction
 
     def _surrounded(self, run: Run) -> AbstractContextManager[None]:
         if run.context is None:
             return nullcontext()
         return self._hooks.around(run.context)
+
+
+def _heard(value: Any, run: Run) -> Any:
+    """What a body returned. A signal is raised where hooks surround the body: what it says is for them as well."""
+    if run.context is not None and isinstance(value, Signal):
+        raise value
+    return value
+
+
+def _headers(text: str) -> dict[str, str]:
+    """The headers of a job; none where somebody has written something else there."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
 
 
 def _pass_on_wish(run: Run, context: Context) -> None:

@@ -14,7 +14,7 @@ from evenflow.ids import id_text
 from evenflow.job import JobError
 from evenflow.rules.breaker import Declared
 from evenflow.settings import Retention
-from evenflow.store import control, gates
+from evenflow.store import control, gates, limits
 from evenflow.store.engine import Engine
 from evenflow.store.gates import OpenBreaker, Turned
 from evenflow.store.signals import Waker
@@ -99,6 +99,8 @@ class Gates:
 
     def _elect(self, name: str, queues: Sequence[str]) -> None:
         probe = gates.elect_probe(self._store, name, queues)
+        if probe is None and self._clear_shut(queues):
+            probe = gates.elect_probe(self._store, name, queues)
         if probe is None:
             return
         job, queue = probe
@@ -106,6 +108,18 @@ class Gates:
         self._hooks.emit("breaker.half_open", breaker=name, probe=id_text(job))
         self._waker.wake(queue)
         self._waker.wake_dispatchers()  # one with keys has to be admitted first
+
+    def _clear_shut(self, queues: Sequence[str]) -> bool:
+        """Set aside what stands in queues that are shut, where no claim meets it: jobs of tasks whose own breaker is open
+        wait there for their probe, and the queue for one of them. Whether there were any."""
+        shut = [
+            gate.name for gate in gates.gates(self._store) if gate.kind == "queue" and gate.name in queues
+        ]
+        if not shut:
+            return False
+        jobs, freed = gates.set_aside(self._store, shut)
+        self._waker.wake(*limits.promote(self._store, freed))
+        return jobs > 0
 
     def _fail_waiting(self, name: str) -> None:
         error = JobError(Code.BREAKER_OPEN, f"breaker {name!r} is open, and its jobs do not wait")

@@ -30,6 +30,10 @@ def load_object(locator: str, kind: type, *, paths: list[str] | None = None) -> 
 
 def load_apps(locator: str, kind: type, *, paths: list[str]) -> list[Any]:
     """All objects of class `kind` in the module that the locator names; for processes that run single jobs."""
+    if locator == "__main__":
+        raise ConfigError(
+            "it is in the script that was started, which cannot be run twice; move it into a module and import it there"
+        )
     for path in reversed(paths):
         if path not in sys.path:
             sys.path.insert(0, path)
@@ -38,9 +42,7 @@ def load_apps(locator: str, kind: type, *, paths: list[str]) -> list[Any]:
         return [_named(module, locator.partition(":")[0], locator.partition(":")[2], kind)]
     found = [value for value in vars(module).values() if isinstance(value, kind)]
     if not found:
-        raise ConfigError(
-            f"module {locator!r} holds no {kind.__name__}; an isolated body needs its app at module level"
-        )
+        raise ConfigError(f"module {locator!r} holds no app; an isolated body needs its app at module level")
     return found
 
 

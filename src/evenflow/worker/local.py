@@ -21,12 +21,15 @@ from evenflow.store import leases
 from evenflow.store.engine import Engine
 from evenflow.store.open import AnyEngine
 from evenflow.worker.calling import MakeJournal
+from evenflow.worker.options import PumpOptions
 from evenflow.worker.patience import Impatient, when_available
-from evenflow.worker.pump import Pump, PumpOptions, Stop
+from evenflow.worker.pump import Pump
 from evenflow.worker.registry import Registry, TaskLike
 from evenflow.worker.serving import QueueList
 from evenflow.worker.slots import Slots
 from evenflow.worker.step_gate import Conditions, StepGate
+from evenflow.worker.stopping import Stop
+from evenflow.worker.transaction import RunTransaction
 
 log = logging.getLogger("evenflow.worker")
 
@@ -55,6 +58,8 @@ class LocalWorker:
         self._slots = Slots(
             Registry(tasks, settings), settings, loop=self._loop, threads=options.concurrency, wake=self._wake,
             hooks=self._hooks, locator=locator, gate=StepGate(conditions or {}), journal=journal,
+            worker=self.id,
+            transact=lambda job, is_async: RunTransaction(engine, settings.retention, self.id, job, is_async),
         )  # fmt: skip
         self.pump = Pump(engine, self._slots, settings, queues, options, worker=self.id, announce=announce)
         self._error: BaseException | None = None
@@ -76,11 +81,13 @@ class LocalWorker:
             self._hooks.worker_stop()
         finally:
             close_event_loop(self._loop)
+            if self._error is None:
+                # Last of all: who leaves the books while it lives is taken for stuck by its supervisor. Also where a hook
+                # has failed: nothing runs here any more.
+                with contextlib.suppress(StoreError):
+                    leases.bury(Impatient(self._engine, self._settings), {self.id: None})
         if self._error is not None:
             raise self._error
-        # Last of all: who leaves the books while it lives is taken for stuck by its supervisor.
-        with contextlib.suppress(StoreError):
-            leases.bury(Impatient(self._engine, self._settings), {self.id: None})
 
     def _enter_books(self) -> None:
         enter_books(
@@ -200,9 +207,8 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 def close_event_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Let cancelled coroutines run their finally blocks, then close; a Ctrl-C meanwhile only shortens that."""
     try:
-        loop.call_soon(
-            loop.stop
-        )  # together with an earlier wish to stop it, which would cut short what follows
+        # Together with an earlier wish to stop it, which would cut short what follows.
+        loop.call_soon(loop.stop)
         loop.run_forever()
         left = asyncio.all_tasks(loop)
         for task in left:

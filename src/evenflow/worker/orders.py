@@ -20,6 +20,7 @@ class Orders(msgspec.Struct, frozen=True):
     max_memory_mb: int
     max_age_s: float
     loglevel: str
+    log_format: str = ""
 
 
 EXIT_OK = 0

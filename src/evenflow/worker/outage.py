@@ -18,6 +18,7 @@ from evenflow.settings import Resilience
 
 log = logging.getLogger("evenflow.worker")
 
+_CLOSED = BreakerState()
 _PROBE = "pump"  # one pump per process, so its own name is token enough
 
 
@@ -41,22 +42,14 @@ class Outage:
     def failed(self, error: StoreUnavailable, now: float, random: float) -> float:
         """A round failed. Seconds to stay away from the database; WorkerGaveUp where patience ends."""
         self.failures += 1
-        most = self._resilience.db_retry_max_attempts
-        if most and self.failures >= most:
-            raise WorkerGaveUp(
-                f"the database was unavailable {self.failures} times in a row: {error}"
-            ) from error
+        check_patience(self._resilience, self.failures, error)
         opened_before = self._state.opened_at
         now_us = _us(now)
         state = allow(self._breaker, self._state, now_us, _PROBE).state
         self._state = record_failure(self._breaker, state, now_us, _PROBE)
         if self._state.opened_at != opened_before and self._state.opened_at is not None:
             return self._open(error)
-        delay = database_delay(
-            self._resilience.db_retry_initial_ms, self._resilience.db_retry_max_ms, self.failures - 1, random
-        )
-        log.warning("the database is unavailable (%s); try %d in %.1f s", error, self.failures + 1, delay)
-        return delay
+        return delay_after(self._resilience, self.failures, error, random)
 
     def succeeded(self, now: float, *, did_work: bool) -> None:
         """A round reached the database. One that wrote nothing and found nothing proves little while the breaker is closed."""
@@ -84,8 +77,18 @@ class Outage:
         return cooldown_s
 
 
+def check_patience(resilience: Resilience, failures: int, error: StoreUnavailable) -> None:
+    """WorkerGaveUp after so many failures in a row as this worker was told to bear."""
+    if resilience.db_retry_max_attempts and failures >= resilience.db_retry_max_attempts:
+        raise WorkerGaveUp(f"the database was unavailable {failures} times in a row: {error}") from error
+
+
+def delay_after(resilience: Resilience, failures: int, error: StoreUnavailable, random: float) -> float:
+    """Seconds until the next try after so many failures in a row; said in the log."""
+    delay = database_delay(resilience.db_retry_initial_ms, resilience.db_retry_max_ms, failures - 1, random)
+    log.warning("the database is unavailable (%s); try %d in %.1f s", error, failures + 1, delay)
+    return delay
+
+
 def _us(seconds: float) -> int:
     return int(seconds * 1_000_000)
-
-
-_CLOSED = BreakerState()

@@ -28,6 +28,10 @@ class UnknownTask(Exception):
     """The job's task is not in this worker's registry."""
 
 
+class NotAllowed(Exception):
+    """The job's task may not run in the queue where the job is."""
+
+
 class TimedOut(Exception):
     """The body ran longer than its timeout."""
 
@@ -83,7 +87,7 @@ def succeeded(job: Claimed, value: Any, rules: Rules, now: int, random: float) -
         result = "null" if value is None else encode_result(value, rules.max_result_bytes)
     except ResultError as error:
         return raised(job, error, rules, now, random)
-    end = End(job.id, job.epoch, "succeeded", rules.keep_us, result=result)
+    end = End(job.id, job.epoch, "succeeded", rules.keep_us, result=result, run_id=job.run_id)
     if not rules.guards:
         return end
     return _judged(end, tuple(Verdict(name, "success") for name, _ in rules.guards))
@@ -111,7 +115,7 @@ def _of_error(job: Claimed, error: BaseException, rules: Rules, now: int, random
                 waits_for_event=error.waits_for_event,
             )
         case RunPaused():
-            return End(job.id, job.epoch, "waiting", refund=1)
+            return End(job.id, job.epoch, "waiting", refund=1, run_id=job.run_id)
         case SkippedByCondition():
             return _final(job, "skipped", JobError(Code.WORKFLOW_CONDITION_SKIPPED, _said(error)), rules, now)
         case ConditionFailed():
@@ -129,6 +133,10 @@ def _of_error(job: Claimed, error: BaseException, rules: Rules, now: int, random
             return _final(job, "skipped", JobError(Code.LOCK_CONTENDED, _said(error)), rules, now)
         case SignatureInvalid():
             return _final(job, "quarantined", JobError(Code.SIGNATURE_INVALID, _said(error)), rules, now)
+        case NotAllowed():
+            return _final(
+                job, "quarantined", JobError(Code.WORKER_RESOLUTION_ERROR, _said(error)), rules, now
+            )
     described = describe(error)
     delay = _delay(job, error, described.code, rules.retry, random)
     if delay is None:
@@ -143,7 +151,8 @@ def crashed(job: Claimed, error: ProcessExitError, fails: bool, rules: Rules, no
     if fails or job.crashes + 1 >= MAX_CRASHES:
         state = "failed" if fails else "quarantined"
         keep = kept_us(rules.retention, state)
-        end = End(job.id, job.epoch, state, keep, crashed=1, error=_stored(job, described, now))
+        stored = _stored(job, described, now)
+        end = End(job.id, job.epoch, state, keep, crashed=1, error=stored, run_id=job.run_id)
     return _judged(end, _verdicts(error, rules)) if rules.guards else end
 
 
@@ -211,7 +220,7 @@ def _code(error: BaseException) -> str | None:
             return Code.TASK_TIMEOUT
         case ProcessExitError():
             return Code.WORKER_CRASHED
-        case UnknownTask():
+        case UnknownTask() | NotAllowed():
             return Code.WORKER_RESOLUTION_ERROR
         case SignatureInvalid():
             return Code.SIGNATURE_INVALID
@@ -231,7 +240,8 @@ def _delay(job: Claimed, error: BaseException, code: str, retry: Retry, random: 
 
 
 def _final(job: Claimed, state: str, error: JobError, rules: Rules, now: int) -> End:
-    return End(job.id, job.epoch, state, kept_us(rules.retention, state), error=_stored(job, error, now))
+    stored = _stored(job, error, now)
+    return End(job.id, job.epoch, state, kept_us(rules.retention, state), error=stored, run_id=job.run_id)
 
 
 def _back(job: Claimed, now: int, delay_us: int, *, refund: int = 0, error: str | None = None) -> End:

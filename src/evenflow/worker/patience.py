@@ -1,18 +1,16 @@
 """How long worker processes wait for the database: at their start, and for each single call."""
 
-import logging
 import random
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from evenflow.errors import StoreUnavailable
-from evenflow.rules.retry import database_delay
 from evenflow.settings import Resilience, Settings
-from evenflow.store.engine import Engine, Parameters, Row
-from evenflow.worker.outage import WorkerGaveUp
-
-log = logging.getLogger("evenflow.worker")
+from evenflow.store.callers import Relay, drive_together
+from evenflow.store.engine import Parameters, Row, Steps
+from evenflow.store.open import AnyEngine
+from evenflow.worker.outage import check_patience, delay_after
 
 SHORTEST_CALL_S = 1.0
 
@@ -22,7 +20,7 @@ T = TypeVar("T")
 class Impatient:
     """An engine whose calls end well within a lease: a worker that waits longer for an answer has lost its jobs."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: AnyEngine | Relay, settings: Settings) -> None:
         self._engine = engine
         self.longest_s = max(SHORTEST_CALL_S, settings.lease_ms / 2000)
         self.kind = engine.kind
@@ -34,6 +32,9 @@ class Impatient:
         self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0
     ) -> list[list[Row]]:
         return self._engine.run_all(units, deadline_s=min(deadline_s, self.longest_s))
+
+    def together(self, make_steps: Callable[[], Steps[T]], *, deadline_s: float = 30.0) -> T:
+        return drive_together(self._engine, make_steps, deadline_s=min(deadline_s, self.longest_s))
 
     def close(self) -> None:
         self._engine.close()
@@ -52,13 +53,6 @@ def when_available(
             return act()
         except StoreUnavailable as error:
             failures += 1
-            most = resilience.db_retry_max_attempts
-            if most and failures >= most:
-                raise WorkerGaveUp(
-                    f"the database was unavailable {failures} times in a row: {error}"
-                ) from error
-            delay = database_delay(
-                resilience.db_retry_initial_ms, resilience.db_retry_max_ms, failures - 1, random.random()
-            )
-            log.warning("the database is unavailable (%s); try %d in %.1f s", error, failures + 1, delay)
+            check_patience(resilience, failures, error)
+            delay = delay_after(resilience, failures, error, random.random())
         wait(delay)

@@ -15,9 +15,11 @@ import msgspec
 
 from evenflow.errors import ProcessExitError
 from evenflow.job import Claimed, End, JudgedEnd
+from evenflow.store.advance import Advanced
 from evenflow.store.signals import readable
 from evenflow.worker.calling import Report, Run, Say, timed_out
-from evenflow.worker.outcome import CancelledByWish
+from evenflow.worker.logs import logged_as
+from evenflow.worker.outcome import CancelledByWish, UnknownTask
 from evenflow.worker.registry import Entry
 
 START_WITHIN_S = 60.0
@@ -29,13 +31,17 @@ class Message(msgspec.Struct, frozen=True):
     """What travels between a worker and an isolated process."""
 
     job: Claimed | None = None
+    worker: int = 0
+    is_written: bool = False
     start_by: float | None = None
     has_begun: bool = False
+    refusal: str | None = None
     end: JudgedEnd | None = None
     progress: dict[str, object] | None = None
     log: tuple[str, str] | None = None
     locator: str | None = None
     path: list[str] | None = None
+    log_as: tuple[str, str] | None = None
 
 
 def sendable(end: End) -> JudgedEnd:
@@ -43,10 +49,17 @@ def sendable(end: End) -> JudgedEnd:
     return end if isinstance(end, JudgedEnd) else JudgedEnd(*msgspec.structs.astuple(end))
 
 
+def _written(job: Claimed) -> Advanced:
+    """What follows from an end that an isolated process has written itself. Keys that it let go of are found by the sweep."""
+    runs = frozenset() if job.run_id is None else frozenset({job.run_id})
+    return Advanced([], [], [job.id], {}, set(), runs=runs)
+
+
 class Processes:
     """A pool of isolated processes, grown as needed and used again. One thread of the worker waits for each busy one."""
 
-    def __init__(self, locator: str | None, report: Report, say: Say) -> None:
+    def __init__(self, locator: str | None, report: Report, say: Say, worker: int = 0) -> None:
+        self._worker = worker
         self._locator = locator
         self._report = report
         self._say = say
@@ -55,7 +68,7 @@ class Processes:
         self._busy: set[Process] = set()
 
     def run(self, run: Run, entry: Entry) -> End:
-        """Run a job in a process of its own. Raises TimedOut, CancelledByWish or ProcessExitError."""
+        """Run a job in a process of its own. Raises TimedOut, CancelledByWish, UnknownTask or ProcessExitError."""
         process = self._idle_process()
         if process is not None:
             try:
@@ -103,9 +116,8 @@ class Processes:
         # The timeout is the body's: an interpreter that starts and imports the app first has a limit of its own.
         ends_at: float | None = time.monotonic() + START_WITHIN_S
         process.has_begun = False
-        process.channel.send(
-            Message(job=run.job, start_by=run.start_by)
-        )  # one clock for all processes of a host
+        # `start_by` fits there too: one clock for all processes of a host.
+        process.channel.send(Message(job=run.job, start_by=run.start_by, worker=self._worker))
         while True:
             left = _LOOK_S if ends_at is None else min(_LOOK_S, ends_at - time.monotonic())
             message = process.channel.receive(max(0.0, left))
@@ -115,7 +127,11 @@ class Processes:
                 if message is None:
                     raise process.describe_death()
             if message is not None and message.end is not None:
+                if message.is_written:
+                    run.written = _written(run.job)
                 return message.end
+            if message is not None and message.refusal is not None:
+                raise UnknownTask(f"an isolated process cannot load the app: {message.refusal}")
             if message is not None and message.has_begun:
                 process.has_begun = True
                 ends_at = None if entry.timeout_s is None else time.monotonic() + entry.timeout_s
@@ -141,16 +157,22 @@ class Process:
             command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True
         )
         theirs.close()
+        self._is_ended = False
         self.has_begun = False
         """Whether the body of its last job was entered."""
         self.channel = Channel(ours, self.describe_death)
-        self.channel.send(Message(locator=locator, path=[path for path in sys.path if path]))
+        self.channel.send(
+            Message(locator=locator, path=[path for path in sys.path if path], log_as=logged_as())
+        )
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End it with everything it has started."""
+        """End it with everything it has started. Once: its number may be a stranger's afterwards."""
+        if self._is_ended:
+            return
+        self._is_ended = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -70,6 +70,7 @@ class Registry:
         self._entries: dict[str | tuple[str, str], Entry] = {}
         self._overridden: dict[tuple[str | tuple[str, str], str], Entry] = {}
         self._guarded = {queue.name: queue.breaker for queue in settings.queues if queue.breaker is not None}
+        self._choosy = {queue.name: queue for queue in settings.queues if queue.tasks is not None}
         self.unknown = Rules(
             Retry(max_attempts=10_000),
             kept_us(settings.retention, "succeeded"),
@@ -90,6 +91,15 @@ class Registry:
             entry = self._entries[place] = self._built(task, job.queue)
         return entry if job.options is None else self._with_options(place, entry, job.options)
 
+    def allows(self, job: Claimed) -> bool:
+        """Whether its queue takes jobs of this task, by what the code says: nothing that is stored can change it."""
+        return not self._choosy or job.queue not in self._choosy or self._choosy[job.queue].takes(job.task)
+
+    def signature(self, task: str) -> CallSignature | None:
+        """How a task is called, or None where it is not known here."""
+        found = self._tasks.get(task) or BUILT_IN.get(task)
+        return None if found is None else found.signature
+
     def _with_options(self, place: str | tuple[str, str], entry: Entry, options: str) -> Entry:
         """The entry as a call's options change it. Most calls say the same, so what was made is kept for a while."""
         found = self._overridden.get((place, options))
@@ -103,7 +113,7 @@ class Registry:
     def declared(self) -> Declared:
         """The breakers of these tasks, and of the queues of the settings."""
         tasks = {name: task.policy.breaker for name, task in self._tasks.items()}
-        return declared(tasks, {queue.name: queue.breaker for queue in self._settings.queues})
+        return declared(tasks, self._settings.queue_breakers)
 
     def _built(self, task: TaskLike, queue: str) -> Entry:
         policy: PolicyLike = task.policy

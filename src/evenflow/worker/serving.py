@@ -11,6 +11,7 @@ from evenflow.job import Claimed
 from evenflow.queues import name_mistakes
 from evenflow.store.advance import Bound, Want
 from evenflow.store.reads import QueueRow
+from evenflow.store.signals import queue_mark
 
 BOUND_AGE_S = 0.2  # an enqueue that has read V is committed by then, as a rule
 SWEEP_SHARE = 50  # of the time, at most one part in so many goes into sweeps
@@ -50,21 +51,33 @@ class QueueList:
 
 
 class Serving:
-    """The served queues as the store knows them, by priority; queues of equal priority take turns at the front."""
+    """The served queues as the store knows them, by priority; queues of equal priority take turns at the front.
 
-    def __init__(self, queues: QueueList) -> None:
+    Of these `capped` are under a cap (all, where the whole cluster has one), `bounded` may be full, and `timed` are fair
+    by time; `marks` is what wake-ups for them say.
+    """
+
+    def __init__(self, queues: QueueList, *, has_cluster_cap: bool = False) -> None:
         self._queues = queues
+        self._has_cluster_cap = has_cluster_cap
         self._bands: list[list[str]] = [list(queues.exact)] if queues.exact else []
         self._turn = 0
+        self.capped: set[str] = set()
+        self.bounded: set[str] = set()
+        self.timed: set[str] = set()
+        self.marks: set[str] = set()
 
     def learn(self, rows: Iterable[QueueRow]) -> None:
-        """Take in the names and priorities that the store knows."""
-        priorities = dict.fromkeys(self._queues.exact, 50)
-        priorities |= {row.name: row.priority for row in rows if self._queues.serves(row.name)}
-        by_priority: dict[int, list[str]] = {}
-        for name, priority in sorted(priorities.items()):
-            by_priority.setdefault(priority, []).append(name)
-        self._bands = [by_priority[priority] for priority in sorted(by_priority)]
+        """Take in the names, priorities and limits that the store knows."""
+        served = [row for row in rows if self._queues.serves(row.name)]
+        self._order(served)
+        self.bounded = {row.name for row in served if row.max_ready is not None}
+        self.timed = {row.name for row in served if row.fair == "time"}
+        if self._has_cluster_cap:
+            self.capped = set(self.names)
+        else:
+            self.capped = {row.name for row in served if row.max_concurrency is not None}
+        self.marks = set(map(queue_mark, self.names))
 
     @property
     def names(self) -> list[str]:
@@ -80,6 +93,14 @@ class Serving:
         ]
         return [Want(name, place, top) for place, name in enumerate(ordered)]
 
+    def _order(self, served: Iterable[QueueRow]) -> None:
+        priorities = dict.fromkeys(self._queues.exact, 50)
+        priorities |= {row.name: row.priority for row in served}
+        by_priority: dict[int, list[str]] = {}
+        for name, priority in sorted(priorities.items()):
+            by_priority.setdefault(priority, []).append(name)
+        self._bands = [by_priority[priority] for priority in sorted(by_priority)]
+
 
 class Bounds:
     """Where claims may begin, so that they do not step over the dead entries of what was claimed before.
@@ -94,13 +115,22 @@ class Bounds:
         self._rounds: dict[tuple[str, int], float] = {}
         self._marks: dict[tuple[str, int], collections.deque[tuple[float, float, int]]] = {}
         self._sweep_at = 0.0
-        self._is_sweep = False
+        self.is_sweep = False
+        """Whether the last bounds were left out."""
 
-    def note(self, claimed: Sequence[Claimed], rounds: dict[tuple[str, int], float], took_s: float) -> None:
-        """What a claim with the `current` bounds has brought, in its order."""
+    def note(
+        self,
+        claimed: Sequence[Claimed],
+        rounds: dict[tuple[str, int], float],
+        took_s: float,
+        *,
+        is_sweep: bool | None = None,
+    ) -> None:
+        """What a claim has brought, in its order: the last one that asked for the `current` bounds, unless `is_sweep` says
+        whether the bounds of an earlier one were left out."""
         now = time.monotonic()
         self._rounds |= rounds
-        if self._is_sweep:
+        if self.is_sweep if is_sweep is None else is_sweep:
             self._sweep_at = now + took_s * SWEEP_SHARE
             self._turn_back(claimed)
         for band, last in {(job.queue, job.priority): job for job in claimed}.items():
@@ -109,8 +139,8 @@ class Bounds:
 
     def current(self) -> list[Bound]:
         now = time.monotonic()
-        self._is_sweep = now >= self._sweep_at
-        if self._is_sweep:
+        self.is_sweep = now >= self._sweep_at
+        if self.is_sweep:
             return []
         for marks in self._marks.values():
             while len(marks) > 1 and marks[1][0] <= now - BOUND_AGE_S:
@@ -124,7 +154,7 @@ class Bounds:
     @property
     def blind_until(self) -> float | None:
         """When the next claim without bounds is due, if the last one had any: it may have missed a straggler."""
-        return None if self._is_sweep or not self._marks else self._sweep_at
+        return None if self.is_sweep or not self._marks else self._sweep_at
 
     def _turn_back(self, claimed: Sequence[Claimed]) -> None:
         for band, first in {(job.queue, job.priority): job for job in reversed(claimed)}.items():

@@ -16,19 +16,21 @@ from typing import Any
 
 import msgspec
 
-from evenflow.clock import wall_us
 from evenflow.codec import storable_text
-from evenflow.errors import DecodeError, ProcessExitError
+from evenflow.errors import DecodeError, ProcessExitError, SignatureInvalid
 from evenflow.hooks import Hooks
 from evenflow.ids import id_text
-from evenflow.job import MAX_CRASHES, Claimed, End
+from evenflow.job import ASKS_NOTHING, MAX_CRASHES, Claimed, End
 from evenflow.settings import Settings
 from evenflow.signing import KeyRing
+from evenflow.store.advance import Advanced
 from evenflow.store.logs import NewLine
 from evenflow.worker.calling import NO_CONDITIONS, Caller, MakeJournal, Run, timed_out
 from evenflow.worker.outcome import (
     CancelledByWish,
     LockContended,
+    NotAllowed,
+    Rules,
     UnknownTask,
     crashed,
     raised,
@@ -37,7 +39,9 @@ from evenflow.worker.outcome import (
 from evenflow.worker.processes import Processes
 from evenflow.worker.registry import Registry
 from evenflow.worker.step_gate import StepGate
+from evenflow.worker.tally import Tally
 from evenflow.worker.threads import Threads
+from evenflow.worker.transaction import MakeTransaction
 
 # After its timeout a coroutine is cancelled; one that does not let go by then is ended without its consent.
 UNWILLING_S = 2.0
@@ -56,7 +60,7 @@ class Slots:
     def __init__(
         self, registry: Registry, settings: Settings, *, loop: asyncio.AbstractEventLoop, threads: int,
         wake: Callable[[], None], hooks: Hooks, locator: str | None = None, gate: StepGate = NO_CONDITIONS,
-        journal: MakeJournal | None = None,
+        journal: MakeJournal | None = None, transact: MakeTransaction | None = None, worker: int = 0,
     ) -> None:  # fmt: skip
         self._registry = registry
         self._loop = loop
@@ -71,17 +75,21 @@ class Slots:
             say=self._keep_line,
             gate=gate,
             journal=journal,
+            transact=transact,
         )
         self._locator = locator
         self._threads: Threads[Run] = Threads(self._run_here, threads)
         self._suspects: Threads[Run] = Threads(self._run_here, min(threads, SUSPECTS_AT_ONCE))
-        self._processes = Processes(locator, self._keep_report, self._keep_line)
+        self._processes = Processes(locator, self._keep_report, self._keep_line, worker)
         self.running: dict[int, Run] = {}
         self.ended: collections.deque[End] = collections.deque()
+        self.written: collections.deque[Advanced] = collections.deque()
+        """What the store answered to ends that were written together with the effects of their bodies."""
         self.late: collections.deque[str] = collections.deque()
         """The queues of jobs that went back because their bodies would have started too late for their rates."""
         self.wake_at = 1
         self.reports: dict[tuple[int, int], str] = {}
+        self.tally = Tally()
         self.timed_queues: set[str] = set()
         self.costs: dict[tuple[str, str], tuple[int, int]] = {}
         self._cost_lock = threading.Lock()
@@ -97,7 +105,10 @@ class Slots:
         """
         coroutines, functions, suspects = [], [], []
         for job in jobs:
+            cell = self.tally.find((job.queue, job.task)) or self.tally.cell(job)
+            cell.waits.append(job.started_at - job.run_at)
             run = self._run(job, time.monotonic() if asked_at is None else asked_at)
+            run.cell = cell
             if self._hooks.listens:
                 waited_s = (job.started_at - job.run_at) / 1_000_000
                 self._hooks.emit("job.started", **_fields(job), waited_s=waited_s)
@@ -117,6 +128,13 @@ class Slots:
             self._threads.submit(functions)
         if suspects:
             self._suspects.submit(suspects)
+
+    def asks(self, job: Claimed) -> bool:
+        """Whether a step of a workflow needs more than its job to start: conditions, results, or a context with its name."""
+        if job.options is None or ASKS_NOTHING not in job.options or self._hooks.surrounds:
+            return True
+        task = self._registry.signature(job.task)
+        return task is None or task.context is not None
 
     def cancel(self, job: int, epoch: int, why: str) -> None:
         """Somebody wants this job to stop: its context says so, and a coroutine is cancelled."""
@@ -143,7 +161,16 @@ class Slots:
         """The end of a prefetched job that somebody cancelled before it could start."""
         run = Run(job, None)
         wish = CancelledByWish(why or "cancelled by request")
-        return raised(job, wish, self._registry.final, run.now(), random.random())
+        end = raised(job, wish, self._registry.final, run.now(), random.random())
+        self.tally.cell(job).ends.append((end, 0.0))
+        return end
+
+    def genuine(self, jobs: Sequence[Claimed]) -> list[Claimed]:
+        """Those of these jobs that may ask for their locks; the others, forged or unreadable, end here.
+
+        Without it what is forged would be skipped as contended, and look as if it had been in order.
+        """
+        return [job for job in jobs if self._is_genuine(job)]
 
     def contended(self, job: Claimed, lock: str, holder: int | None) -> End:
         """The end of a claimed job whose lock another one holds: skipped, or an attempt that failed."""
@@ -151,7 +178,9 @@ class Slots:
         held_by = "another job" if holder is None else f"job {id_text(holder)}"
         refusal = LockContended(f"already running: {lock} is held by {held_by}", skips=_skips(job))
         rules = self._registry.unknown if entry is None else entry.rules
-        return raised(job, refusal, rules, Run(job, None).now(), random.random())
+        end = raised(job, refusal, rules, Run(job, None).now(), random.random())
+        self.tally.cell(job).ends.append((end, 0.0))
+        return end
 
     @property
     def hooks(self) -> Hooks:
@@ -174,6 +203,12 @@ class Slots:
     def taken_reports(self) -> dict[tuple[int, int], str]:
         """What bodies have reported since the last call. One by one, since they go on reporting meanwhile."""
         return dict(self.reports.popitem() for _ in range(len(self.reports)))
+
+    def taken_costs(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """The costs since the last call: (queue, group) -> (runs, microseconds)."""
+        with self._cost_lock:
+            costs, self.costs = self.costs, {}
+        return costs
 
     def keep_unsaved(self, reports: dict[tuple[int, int], str]) -> None:
         """Take back reports that could not be stored; newer ones of the same run count."""
@@ -203,19 +238,38 @@ class Slots:
 
     def _run(self, job: Claimed, asked_at: float) -> Run:
         """The job as a run; without an entry where it cannot be run, and then it has ended already."""
+        if not self._registry.allows(job):
+            return self._refuse(job, _misplaced(job), self._registry.final)
         try:
             entry = self._registry.entry(job)
         except Exception as error:
-            run = self.running[job.id] = Run(job, None)
-            unreadable = DecodeError(f"the options stored with this job cannot be read: {error}")
-            self._over(run, raised(job, unreadable, self._registry.final, run.now(), random.random()))
-            return run
+            return self._refuse(job, _unreadable(error), self._registry.final)
         if entry is not None and job.crashes >= SUSPECT_CRASHES and self._locator is not None:
             entry = dataclasses.replace(entry, place="process")
         start_by = None if entry is None or entry.start_within_s is None else asked_at + entry.start_within_s
         run = self.running[job.id] = Run(job, entry, start_by)
         if entry is None:
             self._over(run, raised(job, _unknown(job), self._registry.unknown, run.now(), random.random()))
+        return run
+
+    def _is_genuine(self, job: Claimed) -> bool:
+        rules = self._registry.final
+        try:
+            entry = self._registry.entry(job)
+            rules = rules if entry is None else entry.rules
+            self._caller.verify(job)
+        except SignatureInvalid as forged:
+            self._refuse(job, forged, rules)
+            return False
+        except Exception as error:
+            self._refuse(job, _unreadable(error), rules)
+            return False
+        return True
+
+    def _refuse(self, job: Claimed, why: Exception, rules: Rules) -> Run:
+        """The run of a job that cannot be run: it has ended."""
+        run = self.running[job.id] = Run(job, None)
+        self._over(run, raised(job, why, rules, run.now(), random.random()))
         return run
 
     async def _run_on_loop(self, run: Run) -> None:
@@ -253,8 +307,16 @@ class Slots:
     def _over(self, run: Run, end: End) -> None:
         if not run.settle():  # given back, or ended by its timeout, meanwhile
             return
-        self.ended.append(end)  # first, so that the pump finds every run in one of the two places
+        if run.written is not None:
+            self.written.append(run.written)
+        else:
+            self.ended.append(end)  # first, so that the pump finds every run in one of the two places
         self.running.pop(run.job.id, None)
+        cell = run.cell or self.tally.cell(run.job)
+        if end.state == "succeeded":
+            cell.runs.append(time.monotonic() - run.began)
+        else:
+            cell.ends.append((end, time.monotonic() - run.began))
         if end.unstarted:
             self.late.append(run.job.queue)
         if run.job.queue in self.timed_queues and run.job.group is not None:
@@ -262,7 +324,8 @@ class Slots:
         if self._hooks.listens:
             ran_s = time.monotonic() - run.started
             self._hooks.emit("job.ended", **_fields(run.job), state=end.state, ran_s=ran_s)
-        if len(self.ended) >= self.wake_at:
+        # None left: the pump has taken this one before its slot was free, and has to look again.
+        if run.written is not None or not self.ended or len(self.ended) >= self.wake_at:
             self._wake()
 
     def _end_overdue(self) -> float | None:
@@ -305,16 +368,13 @@ class Slots:
             runs, total_us = self.costs.get(key, (0, 0))
             self.costs[key] = (runs + 1, total_us + spent_us)
 
-    def taken_costs(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """The costs since the last call: (queue, group) -> (runs, microseconds)."""
-        with self._cost_lock:
-            costs, self.costs = self.costs, {}
-        return costs
-
     def _keep_line(self, job: Claimed, level: str, line: str) -> None:
         """A line that a body logged. Of a flood, the latest are kept."""
+        run = self.running.get(job.id)
+        if run is None or run.job.epoch != job.epoch:
+            return  # its end is decided: a body that goes on talking must not keep a stop waiting
         text = storable_text(line, LONGEST_LINE)
-        self.lines.append(NewLine(job.id, wall_us(), job.attempt, next(self._line_number), level, text))
+        self.lines.append(NewLine(job.id, run.now(), job.attempt, next(self._line_number), level, text))
 
     def _keep_report(self, job: int, epoch: int, said: dict[str, Any]) -> None:
         # Encoded here, on the body's own thread: a report that cannot be stored is the body's error, not the pump's.
@@ -332,6 +392,14 @@ def _fields(job: Claimed) -> dict[str, object]:
 
 def _unknown(job: Claimed) -> UnknownTask:
     return UnknownTask(f"no task {job.task!r} is registered here; import its module, or correct its name")
+
+
+def _misplaced(job: Claimed) -> NotAllowed:
+    return NotAllowed(f"task {job.task!r} may not run in queue {job.queue!r}: its tasks= does not name it")
+
+
+def _unreadable(error: Exception) -> DecodeError:
+    return DecodeError(f"the options stored with this job cannot be read: {error}")
 
 
 def takes_lock(job: Claimed) -> bool:

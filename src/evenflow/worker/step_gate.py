@@ -19,12 +19,15 @@ class StepGate:
 
     conditions: Conditions
 
-    def pass_through(self, job: Claimed, inputs: StepInputs) -> dict[str, str]:
+    def pass_through(self, job: Claimed) -> dict[str, str]:
         """The results of the step's parents, by name, as stored."""
-        if inputs.run_state == "paused":
+        if job.run_state == "paused":
             raise RunPaused
-        if inputs.run_state == "cancelled":
+        if job.run_state == "cancelled":
             raise CancelledByWish("the run of this step was cancelled")
+        inputs = job.inputs
+        if inputs is None:
+            return {}
         if inputs.skip_when is not None and self._asked("skip_when", inputs.skip_when, job, inputs):
             raise SkippedByCondition(f"skip_when {inputs.skip_when!r} said yes")
         if inputs.run_when is not None and not self._asked("run_when", inputs.run_when, job, inputs):

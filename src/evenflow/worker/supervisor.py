@@ -25,17 +25,14 @@ from typing import Any
 import msgspec
 
 from evenflow.errors import StoreError
-from evenflow.services.dispatcher import Dispatcher
-from evenflow.services.keeper import Keeper, Service
-from evenflow.services.pruner import Pruner
-from evenflow.services.rescuer import Rescuer
-from evenflow.services.scheduler import Plan, Scheduler
-from evenflow.services.spacer import Spacer
+from evenflow.services.keeper import Keeper
+from evenflow.services.scheduler import Plan
+from evenflow.services.staff import all_services
 from evenflow.services.undertaker import Death, Undertaker
 from evenflow.settings import Settings
 from evenflow.store import leases
 from evenflow.store.open import AnyEngine, open_engine
-from evenflow.store.signals import Interrupt, settle_wakers
+from evenflow.store.signals import Interrupt, Waker, settle_wakers
 from evenflow.worker.local import enter_books, new_worker_id
 from evenflow.worker.orders import EXIT_FAILED, EXIT_GAVE_UP, EXIT_OK, EXIT_REFUSED, EXIT_REPLACE, Orders
 from evenflow.worker.outage import WorkerGaveUp
@@ -116,7 +113,7 @@ class Supervisor:
         self._settings = settings
         self._prepare = prepare
         self._engine = open_engine(settings.database, settings.schema, pool_size=2)
-        self._services = self._made_services(plan) if services else []
+        self._services = all_services(self._engine, settings, plan) if services else []
         self.id = new_worker_id()
         self._places = [Place(msgspec.structs.replace(each, parent=self.id)) for each in orders]
         self._shutdown_timeout_s = shutdown_timeout_s
@@ -127,20 +124,10 @@ class Supervisor:
         self._code = EXIT_OK
         self._write_lock = WriteLockWatch(settings.database)
 
-    def _made_services(self, plan: Plan | None) -> list[Service]:
-        engine, settings = self._engine, self._settings
-        return [
-            Dispatcher(engine, settings.retention, settings.concurrency_maintenance_interval_s),
-            *([Scheduler(engine, plan)] if plan is not None else []),
-            Rescuer(engine, settings),
-            Pruner(engine),
-            Spacer(engine),
-        ]
-
     def run(self) -> int:
         """Serve until stopped; the exit code of the command."""
         try:
-            with self._handled_signals():
+            with self.obeys_signals():
                 self._enter_books()
                 self._serve()
         except _Stopped:
@@ -189,7 +176,8 @@ class Supervisor:
     def _serve(self) -> None:
         engine, settings = self._engine, self._settings
         self._heart = Heart(engine, settings, self.id)
-        self._undertaker = Undertaker(engine, settings, self.id)
+        # Impatient like the heart, since it has the same thread: a call that hangs must not cost us our own lease.
+        self._undertaker = Undertaker(Impatient(engine, settings), Waker(engine), settings, self.id)
         # The heart has a thread of its own: a service that takes its time must not cost us our lease. Nor may a pause
         # between two tries: when the database is back, whoever beats first would take us for dead.
         self._pulse = Keeper(
@@ -218,7 +206,10 @@ class Supervisor:
                 leases.bury(Impatient(engine, settings), {self.id: None})
 
     @contextlib.contextmanager
-    def _handled_signals(self) -> Iterator[None]:
+    def obeys_signals(self) -> Iterator[None]:
+        """Within the block signals are noted, to be obeyed by `run`. It does this by itself; whoever tells others its process id
+        does it before."""
+
         # Handlers only note the number; the loop acts. SIGCHLD ends its wait, so that a dead child is noticed at once.
         def note(number: int, _frame: FrameType | None) -> None:
             if number != signal.SIGCHLD:

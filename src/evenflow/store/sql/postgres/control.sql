@@ -1,5 +1,5 @@
 -- name: expire
--- returns: id
+-- returns: id, queue, task
 -- Jobs whose good_until has passed before they started. Bounded, so a large dead backlog is cleared in steps.
 -- Ids as an array, here and in every batch: they can only be looked up, where a join may be planned as a scan of all jobs.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
@@ -25,10 +25,10 @@ stepped as (
   returning s.run_id, s.id
 ),
 noted as (insert into evenflow.step_end (run_id, step_id) select run_id, id from stepped on conflict do nothing)
-select id from ended;
+select id, queue, task from ended;
 
 -- name: withdraw
--- returns: id, outcome
+-- returns: id, outcome, queue, task
 -- Ends open jobs by hand as `state` (cancelled, discarded, skipped). A job in flight is not torn from its worker: where
 -- `flags` is set it is marked, and the worker ends it. outcome: ended, flagged. Ids in id order, like every batch.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
@@ -59,9 +59,9 @@ noted as (insert into evenflow.step_end (run_id, step_id) select run_id, id from
 flagged as (
   update evenflow.job j set cancel_at = now, cancel_why = cast(:why as text)
   from clock where j.id = any (array(select id from named where in_flight)) and cast(:flags as boolean)
-  returning j.id
+  returning j.id, j.queue, j.task
 )
-select id, 'ended' as outcome from ended union all select id, 'flagged' from flagged;
+select id, 'ended' as outcome, queue, task from ended union all select id, 'flagged', queue, task from flagged;
 
 -- name: hasten
 -- returns: id

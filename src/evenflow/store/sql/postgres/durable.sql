@@ -15,9 +15,12 @@ returning name;
 
 -- name: add_event
 -- returns: number
+-- Events of one name are there in the order of their numbers: whoever has had one looks behind it, and would never find a
+-- smaller one that is committed later. So each waits for the one before it.
+with turn as materialized (select pg_advisory_xact_lock(hashtextextended('evenflow event ' || cast(:name as text), 0)))
 insert into evenflow.event (at, expires_at, name, payload)
 select now, now + cast(:keep_us as bigint), cast(:name as text), cast(:payload as text)
-from (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
+from turn, (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
 returning number;
 
 -- name: next_event
@@ -35,6 +38,14 @@ select j.id, cast(:after as bigint), cast(:name as text) from evenflow.job j
 where j.id = cast(:id as bigint) and j.epoch = cast(:epoch as integer) and coalesce(j.state, '') = 'running'
 on conflict (job_id) do update set after = excluded.after, name = excluded.name
 returning job_id;
+
+-- name: leave_event
+-- returns: job_id
+-- The wait is over: what comes later is no reason to wake the job from a sleep, or from the pause before its next attempt.
+delete from evenflow.event_wait w
+where w.job_id = cast(:id as bigint) and exists (
+  select from evenflow.job j where j.id = w.job_id and j.epoch = cast(:epoch as integer) and coalesce(j.state, '') = 'running')
+returning w.job_id;
 
 -- name: rouse
 -- returns: id
@@ -54,27 +65,33 @@ returning j.id;
 -- name: forget_waits
 -- returns: job_id
 -- Waits of jobs that have ended.
-delete from evenflow.event_wait w using (
+with gone as materialized (
   select w.job_id from evenflow.event_wait w where not exists (select from evenflow.job j where j.id = w.job_id)
-  limit cast(:top as integer)) gone
+  limit cast(:top as integer)
+)
+delete from evenflow.event_wait w using gone
 where w.job_id = gone.job_id
 returning w.job_id;
 
 -- name: prune_memos
 -- returns: job_id
 -- What jobs remembered that can no longer be tried again.
-delete from evenflow.memo m using (
+with old as materialized (
   select m.job_id, m.name from evenflow.memo m
   where m.expires_at <= coalesce(cast(:now as bigint), evenflow.now_us())
     and not exists (select from evenflow.job j where j.id = m.job_id)
-  order by m.expires_at limit cast(:top as integer)) old
+  order by m.expires_at limit cast(:top as integer)
+)
+delete from evenflow.memo m using old
 where m.job_id = old.job_id and m.name = old.name
 returning m.job_id;
 
 -- name: prune_events
 -- returns: number
-delete from evenflow.event e using (
+with old as materialized (
   select number from evenflow.event where expires_at <= coalesce(cast(:now as bigint), evenflow.now_us())
-  order by expires_at limit cast(:top as integer)) old
+  order by expires_at limit cast(:top as integer)
+)
+delete from evenflow.event e using old
 where e.number = old.number
 returning e.number;

@@ -73,6 +73,47 @@ woken as materialized (
 )
 select count(*) as added from added where (select count(*) from woken) >= 0;  -- or nobody would be woken
 
+-- name: enqueue_lone
+-- returns: added
+-- One job without a group, which is what most calls bring. The statement for batches inserts it too, but to set up a plan of
+-- that size for a single row takes longer than to insert it. Nothing is added, and no row returned, where its queue has no
+-- band of its priority yet, or its id or its unique key is taken: the statement for batches is asked then. `wake` goes out with the commit.
+-- Most jobs ask for nothing `more`: they have a smaller statement, since to hand over ten parameters that are null takes
+-- the driver a tenth of the call on SQLite.
+insert into evenflow.job (id, queue, task, priority, max_attempts, created_at, run_at, payload, state, turn
+  -- [more
+  , good_until, run_id, unique_key, fails_on_crash, signature, headers, options
+  -- more]
+)
+select cast(:id as bigint), b.queue, cast(:task as text), b.priority, cast(:max_attempts as integer), now, coalesce(
+    -- [more
+    cast(:run_at as bigint),
+    -- more]
+    null, now), cast(:payload as text),
+  case
+    -- [more
+    when cast(:run_at as bigint) is not null then 'scheduled'
+    -- more]
+    when q.max_ready is not null then 'overflow' else 'ready' end,
+  case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end
+  -- [more
+  , cast(:good_until as bigint), cast(:run_id as bigint), cast(:unique_key as text), cast(:fails_on_crash as boolean),
+  cast(:signature as text), cast(:headers as text), cast(:options as text)
+  -- more]
+from (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock, evenflow.band b
+left join evenflow.queue q on q.name = b.queue
+left join evenflow.round r on r.queue = b.queue and r.priority = b.priority
+where b.queue = cast(:queue as text) and b.priority = cast(:priority as smallint)
+on conflict do nothing
+returning case
+  -- [more
+  when cast(:wake as text) is not null and pg_notify(cast(:channel as text), cast(:wake as text)) is null then 0
+  -- more]
+  when true then 1 end as added;
+
+-- name: enqueue_plainly
+-- leaves out: more of enqueue_lone
+
 -- name: enqueue_arriving
 -- returns: added
 -- Inside a caller's transaction: a plain insert that takes no lock anybody else could wait for (a unique key apart).
@@ -159,7 +200,8 @@ select id, case when not same_line then 'moved' when state <> was then 'put_off'
 -- name: take_marks
 -- returns: id, existing
 -- Unique keys that stay taken for a while, for jobs that were inserted in this transaction; where the time of an earlier
--- job is not over yet, the new job and the earlier one.
+-- job is not over yet, the new job and the earlier one. The array says once more which keys: a plan that was made when the
+-- table was empty would read all of it.
 insert into evenflow.unique_mark as m (unique_key, job_id, until)
 select t.unique_key, t.id, coalesce(cast(:now as bigint), evenflow.now_us()) + t.keep_us
 from jsonb_to_recordset(cast(:marks as jsonb)) as t (id bigint, unique_key text, keep_us bigint)
@@ -169,13 +211,17 @@ on conflict (unique_key) do update set job_id = excluded.job_id, until = exclude
 
 select t.id, m.job_id as existing
 from jsonb_to_recordset(cast(:marks as jsonb)) as t (id bigint, unique_key text, keep_us bigint)
-join evenflow.unique_mark m on m.unique_key = t.unique_key where m.job_id <> t.id;
+join evenflow.unique_mark m on m.unique_key = t.unique_key
+where m.unique_key = any (array(select k.unique_key from jsonb_to_recordset(cast(:marks as jsonb)) as k (unique_key text)))
+  and m.job_id <> t.id;
 
 -- name: forget_marks
 -- returns: unique_key
-delete from evenflow.unique_mark m using (
+with past as materialized (
   select unique_key from evenflow.unique_mark where until <= coalesce(cast(:now as bigint), evenflow.now_us())
-  order by until limit cast(:top as integer) for update skip locked) past
+  order by until limit cast(:top as integer) for update skip locked
+)
+delete from evenflow.unique_mark m using past
 where m.unique_key = past.unique_key
 returning m.unique_key;
 
@@ -198,7 +244,8 @@ select pg_notify(cast(:channel as text), cast(:payload as text)) as sent;
 -- queue up behind its own group again but enters at the current round. Of several such jobs of a group, one per round:
 -- a tenant whose thousands fail and come back together must not fill the round. A job with keys lines up at its first one.
 -- Bounded by `top`; skips locked rows. Rows are found again by their address: joined by id and a list of ids, the batch
--- was multiplied by itself (47 ms for 200 jobs). kinds: queue (jobs are ready), bounded (jobs wait before a bounded queue), limiter.
+-- was multiplied by itself (47 ms for 200 jobs). kinds: queue (jobs are ready), bounded (jobs wait before a bounded queue), limiter,
+-- impatient (a job that is new and must not wait for its keys).
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 arrived as materialized (
   select j.ctid as at from evenflow.job j where j.state = 'arriving' order by j.id
@@ -268,7 +315,7 @@ admitted as (
     state = case when not p.is_due then 'scheduled' when j.limits like '%{"ordinal":1,%' then 'blocked'
                  when p.is_bounded then 'overflow' else 'ready' end
   from placed p where j.ctid = p.at
-  returning j.id, j.queue, j.state, j.turn
+  returning j.id, j.queue, j.state, j.turn, j.epoch, j.limits
 ),
 lined_up as (
   update evenflow.hold h set phase = 1, turn = a.turn from admitted a
@@ -278,14 +325,22 @@ lined_up as (
 select case state when 'ready' then 'queue' else 'bounded' end as kind, queue as name, count(*) as jobs
 from admitted where state in ('ready', 'overflow') group by queue, state
 union all
-select 'limiter', limiter, count(*) from lined_up group by limiter;
+select 'limiter', limiter, count(*) from lined_up group by limiter
+union all
+select 'impatient', cast(id as text), 1 from admitted where state = 'blocked' and epoch = 0 and limits like '%"discards"%';
 
--- name: next_due
+-- name: ahead
 -- mode: read
--- returns: run_at
--- When the dispatcher has to look again: the earliest scheduled job. An arrival counts as due now.
-select min(run_at) as run_at from (
-  (select 0 as run_at from evenflow.job where state = 'arriving' limit 1)
-  union all
-  (select run_at from evenflow.job where state = 'scheduled' order by run_at limit 1)
-) soonest;
+-- returns: now, due, free, has_untold
+-- When the dispatcher has to look again: the earliest scheduled job (an arrival counts as due now), the next job that
+-- waits for a rate, and whether steps have ended without their children being told.
+select coalesce(cast(:now as bigint), evenflow.now_us()) as now,
+  (select min(run_at) from (
+    (select 0 as run_at from evenflow.job where state = 'arriving' limit 1)
+    union all
+    (select run_at from evenflow.job where state = 'scheduled' order by run_at limit 1)
+  ) soonest) as due,
+  (select s.free_at from evenflow.spent s
+   where exists (select from evenflow.hold h where h.limiter = s.limiter and h.phase = 1)
+   order by s.free_at limit 1) as free,
+  exists (select from evenflow.step_end) as has_untold;

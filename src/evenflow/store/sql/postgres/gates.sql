@@ -191,6 +191,8 @@ select 'after' as kind, c.name, c.opened_at, c.failures from changed c;
 -- one election at a time. A probe that is in flight is never replaced; one that is gone, or was rescued, is when its lease
 -- has run out. One that nobody has claimed by then keeps its place if its queue is served here; else its epoch moves on,
 -- so that it cannot pass any more, not even for a claim that has seen the gate of a moment ago.
+-- A queue that is paused, held, or shut by another breaker that is not to be probed yet, is not served. Where a task and its
+-- queue have breakers of their own, one job probes both: the task chooses it, and the queue takes the task's probe.
 select cast(null as bigint) as id, b.name as queue from evenflow.breaker b where b.name = cast(:breaker as text) for no key update;
 
 -- After a step back of the clock nothing lasts longer than its own length from now.
@@ -201,8 +203,12 @@ where b.name = cast(:breaker as text) and b.opened_at > now;
 
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 served as materialized (
-  select n.value as queue from jsonb_array_elements_text(cast(:queues as jsonb)) n
-  where not exists (select from evenflow.queue q where q.name = n.value and q.paused_at is not null)
+  select n.value as queue from clock, jsonb_array_elements_text(cast(:queues as jsonb)) n
+  where not exists (select from evenflow.queue q where q.name = n.value and (q.paused_at is not null or q.max_concurrency = 0))
+    and not exists (
+      select from evenflow.guard g join evenflow.breaker o on o.name = g.breaker
+      where g.kind = 'queue' and g.name = n.value and o.name <> cast(:breaker as text) and o.opened_at is not null
+        and (o.opens_at is null or o.opens_at > now))
 ),
 due as materialized (
   select b.name, b.probe_lease_us, p.id as waiting_id, p.queue as waiting_queue
@@ -233,7 +239,7 @@ picked as materialized (
         and (j.good_until is null or j.good_until > (select now from clock))
         and not exists (
           select from evenflow.gate p where p.kind = 'task' and p.name = j.task
-            and not exists (select from evenflow.guard o where o.kind = 'task' and o.name = p.name and o.breaker = d.name and p.cause = 'breaker'))
+            and (p.probe_job, p.probe_epoch) is distinct from (j.id, j.epoch + 1) and not exists (select from evenflow.guard o where o.kind = 'task' and o.name = p.name and o.breaker = d.name and p.cause = 'breaker'))
       order by j.turn, j.id limit 1 for no key update skip locked) r
     where g.breaker = d.name and g.kind = 'queue'
     order by priority, turn, id limit 1) x
@@ -316,8 +322,12 @@ limit cast(:top as integer);
 select b.name, b.failure_threshold, b.failures, b.cooldown_us, b.on_open, b.opened_at, b.opens_at, b.opened_by, b.opened_why,
   b.probe_job, b.probe_until,
   case when b.opened_at is null then 0 else
-    (select count(*) from evenflow.guard g join evenflow.job j on j.gated = 1 and j.task = g.name where g.breaker = b.name and g.kind = 'task')
-    + (select count(*) from evenflow.guard g join evenflow.job j on j.state = 'ready' and j.queue = g.name where g.breaker = b.name and g.kind = 'queue')
+    (select count(*) from (
+      select 1 from evenflow.guard g join evenflow.job j on j.gated = 1 and j.task = g.name
+      where g.breaker = b.name and g.kind = 'task' limit cast(:counted as integer)) t)
+    + (select count(*) from (
+      select 1 from evenflow.guard g join evenflow.job j on j.state = 'ready' and j.queue = g.name
+      where g.breaker = b.name and g.kind = 'queue' limit cast(:counted as integer)) q)
   end as waiting,
   coalesce((select cast(json_agg(g.kind || ':' || g.name order by g.kind, g.name) as text) from evenflow.guard g where g.breaker = b.name), '[]') as guards,
   coalesce(cast(:now as bigint), evenflow.now_us()) as now

@@ -47,7 +47,7 @@ where w.id = d.id and (d.beat = w.beat or d.beat = -1)
 returning w.id;
 
 -- name: rescue
--- returns: id, state, queue
+-- returns: id, state, queue, task, crashed
 -- Jobs in flight without a living owner (anti-join: no identity can hide them), at most `top`. A running one counts a
 -- crash and gets its attempt back; it is quarantined at `max_crashes`, fails where its task says so, else is ready again.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
@@ -97,12 +97,21 @@ returned as (
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
   from orphans o, clock where j.id = any (array(select id from orphans)) and j.id = o.id and o.fate = 'ready'
-  returning j.id, j.queue, j.state, j.limits
+  returning j.id, j.queue, j.priority, j.state, j.limits, j.task, o.was_running
 ),
 parked as (
   update evenflow.hold h set phase = 0, held_at = null from returned r where r.state = 'scheduled' and h.job_id = r.id
+),
+relined as (
+  insert into evenflow.hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
+  select r.id, h.ordinal, h.limiter, h.most, h.keep_us, h.window_us, r.priority, 0
+  from returned r cross join lateral jsonb_to_recordset(cast(r.limits as jsonb)) as h (
+    ordinal smallint, limiter text, most integer, keep_us bigint, window_us bigint)
+  where r.state = 'scheduled' and h.window_us is not null
+  on conflict do nothing
 )
-select id, fate as state, queue from ended union all select id, 'ready', queue from returned;
+select id, fate as state, queue, task, was_running as crashed from ended
+union all select id, 'ready', queue, task, was_running from returned;
 
 -- name: free_expired_claims
 -- returns: id, queue
@@ -121,22 +130,34 @@ returned as (
     turn = case when exists (select from evenflow.queue q where q.name = j.queue and q.fair = 'fifo') then now
                 else 1 + coalesce((select r.v from evenflow.round r where r.queue = j.queue and r.priority = j.priority), 0) end
   from clock where j.id = any (array(select id from stale))
-  returning j.id, j.queue, j.state
+  returning j.id, j.queue, j.priority, j.state, j.limits
 ),
 parked as (
   update evenflow.hold h set phase = 0, held_at = null from returned r where r.state = 'scheduled' and h.job_id = r.id
+),
+relined as (
+  insert into evenflow.hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
+  select r.id, h.ordinal, h.limiter, h.most, h.keep_us, h.window_us, r.priority, 0
+  from returned r cross join lateral jsonb_to_recordset(cast(r.limits as jsonb)) as h (
+    ordinal smallint, limiter text, most integer, keep_us bigint, window_us bigint)
+  where r.state = 'scheduled' and h.window_us is not null
+  on conflict do nothing
 )
 select id, queue from returned;
 
 -- name: lock_caps
 -- returns: name
 -- Before a claim or a start under a cap: whoever else would count these queues waits until we have committed. Locked in
--- name order; nobody waits who serves no capped queue.
-select q.name from evenflow.queue q
-where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb))) and q.max_concurrency is not null
-order by q.name for no key update;
-
-select 'cluster' as name from evenflow.cluster where cap is not null for no key update;
+-- name order; nobody waits who serves no capped queue. A client that stalls with such a lock would stop those who serve
+-- the queue, and their other queues: so the server ends its transaction after five seconds of doing nothing.
+with queues as materialized (
+  select q.name from evenflow.queue q
+  where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb))) and q.max_concurrency is not null
+  order by q.name for no key update
+),
+clusters as materialized (select 'cluster' as name from evenflow.cluster where cap is not null for no key update)
+select l.name from (select name from queues union all select name from clusters) l
+where (select set_config('idle_in_transaction_session_timeout', '5s', true)) is not null;
 
 -- name: start_claimed
 -- returns: id
@@ -159,7 +180,8 @@ able as materialized (
       select from evenflow.gate g where (g.kind, g.name) in (('task', j.task), ('queue', j.queue))
         and (g.probe_job, g.probe_epoch) is distinct from (j.id, j.epoch))
 )
-update evenflow.job j set state = 'running', started_at = now, lease_until = null
+update evenflow.job j set state = 'running', lease_until = null,
+  started_at = case when j.limits like '%"window_us"%' then j.started_at else now end -- a rate finds its charge by it
 from able a, clock
 where j.id = any (array(select id from able)) and j.id = a.id and coalesce(j.state, '') = 'claimed' and j.worker = cast(:worker as bigint)
   and (a.max_concurrency is null or (cast(:caps_locked as boolean) and a.running + a.number <= a.max_concurrency))

@@ -14,8 +14,10 @@ order by attempt, number limit cast(:top as integer);
 
 -- name: prune_logs
 -- returns: job_id
-delete from evenflow.log_line l using (
+with old as materialized (
   select ctid as line_at from evenflow.log_line where expires_at <= coalesce(cast(:now as bigint), evenflow.now_us())
-  order by expires_at limit cast(:top as integer) for update skip locked) old
+  order by expires_at limit cast(:top as integer) for update skip locked
+)
+delete from evenflow.log_line l using old
 where l.ctid = old.line_at
 returning l.job_id;

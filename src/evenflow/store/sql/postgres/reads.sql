@@ -1,7 +1,7 @@
 -- name: clock
 -- mode: read
 -- returns: now
-select evenflow.now_us() as now;
+select coalesce(cast(:now as bigint), evenflow.now_us()) as now;
 
 -- name: jobs_by_id
 -- mode: read
@@ -116,10 +116,12 @@ select exists (select from evenflow.job where state = 'arriving' and queue in (s
   or exists (
     select from jsonb_array_elements_text(cast(:queues as jsonb)) n
     cross join lateral (select from evenflow.job j where j.state = 'ready' and j.queue = n.value limit 1) first
-    where not exists (select from evenflow.gate g where g.kind = 'queue' and g.name = n.value))
+    where not exists (select from evenflow.gate g where g.kind = 'queue' and g.name = n.value)
+      and not exists (select from evenflow.queue q where q.name = n.value and (q.paused_at is not null or q.max_concurrency = 0)))
   or exists (
     select from jsonb_array_elements_text(cast(:queues as jsonb)) n
-    cross join lateral (select from evenflow.job j where j.state = 'overflow' and j.queue = n.value limit 1) first)
+    cross join lateral (select from evenflow.job j where j.state = 'overflow' and j.queue = n.value limit 1) first
+    where not exists (select from evenflow.queue q where q.name = n.value and (q.paused_at is not null or q.max_concurrency = 0)))
   or exists (
     select from evenflow.job where state in ('claimed', 'running')
       and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))) as is_open;
@@ -145,6 +147,11 @@ select queue, count(*) as jobs from evenflow.job where state in ('claimed', 'run
 -- returns: id
 select id from evenflow.job where state in ('claimed', 'running') and (cast(:queue as text) is null or queue = cast(:queue as text))
 order by id limit cast(:top as integer);
+
+-- name: count_ready
+-- mode: read
+-- returns: jobs
+select count(*) as jobs from (select from evenflow.job where state = 'ready' limit cast(:top as integer)) ready;
 
 -- name: count_before
 -- mode: read

@@ -169,9 +169,11 @@ where seen_at > coalesce(cast(:now as bigint), evenflow.now_us()) - cast(:silent
 
 -- name: prune_fires
 -- returns: key
-delete from evenflow.fire f using (
+with old as materialized (
   select key, slot from evenflow.fire where fired_at <= coalesce(cast(:now as bigint), evenflow.now_us()) - cast(:keep_us as bigint)
-  order by fired_at limit cast(:top as integer) for update skip locked) old
+  order by fired_at limit cast(:top as integer) for update skip locked
+)
+delete from evenflow.fire f using old
 where f.key = old.key and f.slot = old.slot
 returning f.key;
 

@@ -2,8 +2,7 @@
 -- returns: group_key
 -- A group whose next turn would be that of a new group has neither credit nor debt to keep: without its row it enters
 -- at the same place. The step is that of enqueue: a heavy group's row stays until its last turn is paid for.
-delete from evenflow.group_tail g
-using (
+with idle as materialized (
   select g.queue, g.priority, g.group_key from evenflow.group_tail g
   join evenflow.round r on r.queue = g.queue and r.priority = g.priority
   left join evenflow.queue q on q.name = g.queue
@@ -12,7 +11,8 @@ using (
   where g.tail + coalesce(case when g.tail > r.v then g.step end,
     case when q.fair = 'time' then coalesce(c.cost_us / q.unit_us, 1) else 1 end / coalesce(w.weight, 1)) <= r.v + 1
   limit cast(:top as integer) for update of g skip locked
-) idle
+)
+delete from evenflow.group_tail g using idle
 where g.queue = idle.queue and g.priority = idle.priority and g.group_key = idle.group_key
 returning g.group_key;
 

@@ -34,17 +34,32 @@ select count(*) as added from added;
 
 -- name: add_edges
 -- returns: added
--- A parent that has ended already counts as it ended.
+-- A parent that has ended already counts as it ended. A lone child waits for this parent alone, and can go on at once then.
 with added as (
   insert into evenflow.edge (parent, child, outcome)
-  select e.parent, e.child, case when s.state is null then 0 when s.state = 'succeeded' then 1 else 2 end
-  from jsonb_to_recordset(cast(:edges as jsonb)) as e (parent bigint, child bigint)
+  select e.parent, e.child, case when s.state is null then case when e.lone then -1 else 0 end when s.state = 'succeeded' then 1 else 2 end
+  from jsonb_to_recordset(cast(:edges as jsonb)) as e (parent bigint, child bigint, lone boolean)
   left join lateral (select p.state from evenflow.step p where p.id = e.parent limit 1) s on true
   order by e.parent, e.child
   on conflict do nothing
   returning child
 )
 select count(*) as added from added;
+
+-- name: paused_steps
+-- returns: id
+-- Which of these steps belong to paused runs. Their runs stay so until the transaction ends: a resume waits for it, and finds
+-- them waiting.
+select s.id from evenflow.step s
+cross join lateral (select r.id from evenflow.run r where r.id = s.run_id and r.state = 'paused' limit 1 for share) r
+where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))));
+
+-- name: share_children
+-- returns: child
+-- These children are about to wait for more than one parent.
+update evenflow.edge e set outcome = 0
+where e.child = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))) and e.outcome = -1
+returning e.child;
 
 -- name: lock_runs
 -- returns: id, state, on_error, policy
@@ -53,6 +68,97 @@ select id, state, on_error, policy from evenflow.run
 where id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb))))
 order by id for no key update;
 
+-- name: end_steps
+-- returns: kind, id, run_id, text
+-- The ends of steps, before `advance` takes their jobs away in the same transaction: fenced like there, by (id, epoch,
+-- worker), and the jobs stay locked, in id order as everywhere, so what is told here is true when that commits.
+-- A lone child is decided by the success of its parent. It needs no lock, whatever else happens in its run, and it enters
+-- its queue here as by release_steps; nobody has to read from the edge what the step says. For other children whoever
+-- decides must hold the run, and look anew after that. A run that somebody else holds is not waited for: its ends are
+-- noted, and told after the commit. So are those of paused runs, and of runs that an error may pause.
+-- kinds: lone (a child that was released; `text` is its queue if it is ready), child (to be weighed here, of a run that is
+-- held; `text` is the run's policy), noted (a run to be told later).
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+ends as materialized (
+  select e.* from jsonb_to_recordset(cast(:steps as jsonb)) as e (id bigint, epoch integer, state text, result text)
+),
+ours as materialized (
+  select e.id, e.state, e.result, s.at, s.run_id, coalesce(r.goes_on, false) as goes_on from ends e
+  cross join lateral (
+    select o.id from evenflow.job o where o.id = e.id and o.epoch = e.epoch and o.worker = cast(:worker as bigint)
+    limit 1 for no key update) j
+  cross join lateral (select o.ctid as at, o.run_id from evenflow.step o where o.id = e.id limit 1) s
+  left join lateral (
+    select o.state = 'running' and o.on_error = 'fail' as goes_on from evenflow.run o where o.id = s.run_id limit 1) r on true
+),
+stepped as (
+  update evenflow.step s set state = o.state, result = o.result, ended_at = now from ours o, clock where s.ctid = o.at
+),
+edges as materialized (
+  select o.id as parent, o.run_id, o.state, o.goes_on, e.at, e.child, j.id is not null as is_lone, j.queue, j.priority,
+    j.is_plain and q.max_ready is null as is_ready
+  from ours o
+  cross join lateral (select x.ctid as at, x.child, x.outcome from evenflow.edge x where x.parent = o.id offset 0) e
+  left join lateral (
+    select x.id, x.queue, x.priority, x.group_key is null and x.limits is null as is_plain from evenflow.job x
+    where x.id = e.child and coalesce(x.state, '') = 'waiting' limit 1 for no key update) j
+    on e.outcome = -1 and o.goes_on and o.state = 'succeeded'
+  left join lateral (select x.max_ready from evenflow.queue x where x.name = j.queue limit 1) q on true
+),
+home as materialized (
+  select d.queue, d.priority, case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry
+  from clock, (select distinct queue, priority from edges where is_ready) d
+  left join lateral (select o.fair from evenflow.queue o where o.name = d.queue limit 1) q on true
+  left join lateral (select o.v from evenflow.round o where o.queue = d.queue and o.priority = d.priority limit 1) r on true
+),
+bands as (
+  insert into evenflow.band (queue, priority)
+  select h.queue, h.priority from home h
+  where not exists (select from evenflow.band x where x.queue = h.queue and x.priority = h.priority)
+  order by h.queue, h.priority
+  on conflict do nothing
+),
+released as (
+  update evenflow.job j set (run_at, state, turn) = (
+    select now, case when h.entry is null then 'arriving' else 'ready' end, coalesce(h.entry, j.turn)
+    from clock left join home h on h.queue = j.queue and h.priority = j.priority and j.group_key is null and j.limits is null)
+  where j.id = any (array(select child from edges where is_lone)) and coalesce(j.state, '') = 'waiting'
+  returning j.id, case when j.state = 'ready' then j.queue end as queue
+),
+passed as (
+  update evenflow.edge e set outcome = case when d.state = 'succeeded' then 1 else 2 end from edges d
+  where not d.is_lone and e.ctid = d.at
+),
+locked as materialized (
+  select r.id, r.state, r.policy from evenflow.run r
+  where r.id = any (array(select distinct run_id from edges where goes_on and not is_lone))
+  order by r.id for no key update skip locked
+),
+held as materialized (select array(select id from locked where state = 'running') as runs),
+noted as (
+  insert into evenflow.step_end (run_id, step_id)
+  select distinct e.run_id, e.parent from edges e, held where not e.is_lone and e.run_id <> all (held.runs)
+  order by e.run_id, e.parent
+  on conflict do nothing
+)
+select 'lone' as kind, r.id, cast(null as bigint) as run_id, r.queue as text from released r
+union all
+select 'child', e.child, e.run_id, l.policy
+from (select distinct child, run_id from edges, held where not is_lone and run_id = any (runs)) e join locked l on l.id = e.run_id
+union all
+select distinct 'noted', e.run_id, e.run_id, null from edges e, held where not e.is_lone and e.run_id <> all (held.runs);
+
+-- name: note_open_steps
+-- returns: step_id
+-- Steps that get a new child while they run: their ends may be told by somebody who does not see it yet. So they are noted
+-- now, and told once more when they have ended.
+insert into evenflow.step_end (run_id, step_id)
+select s.run_id, s.id from evenflow.step s
+where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb)))) and s.state is null
+order by s.id
+on conflict do nothing
+returning step_id;
+
 -- name: take_step_ends
 -- returns: id, run_id, name, state
 -- Here and below LATERAL with LIMIT or OFFSET is a look by the key for each row: a plain join may be planned as a walk over
@@ -60,6 +166,7 @@ order by id for no key update;
 with taken as (
   delete from evenflow.step_end e
   where e.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb))))
+    and (select p.state from evenflow.step p where p.id = e.step_id) is not null
   returning e.run_id, e.step_id
 )
 select s.id, t.run_id, s.name, s.state from taken t
@@ -98,8 +205,8 @@ select distinct child from passed;
 -- open and whether one ended badly: no count, so the last of ten thousand parents costs as much as the first.
 -- The look for an open parent begins at the greatest: parents mostly end in their order, and dead entries lie before it.
 select s.id, s.run_id, s.kind, s.needs, s.allow_failed, s.policy,
-  case when s.needs is not null then (select count(*) from evenflow.edge e where e.child = s.id and e.outcome = 0)
-       when (select e.parent from evenflow.edge e where e.child = s.id and e.outcome = 0 order by e.parent desc limit 1) is null then 0
+  case when s.needs is not null then (select count(*) from evenflow.edge e where e.child = s.id and e.outcome <= 0)
+       when (select e.parent from evenflow.edge e where e.child = s.id and e.outcome <= 0 order by e.outcome desc, e.parent desc limit 1) is null then 0
        else 1 end as open,
   case when s.needs is null then 0 else (select count(*) from evenflow.edge e where e.child = s.id and e.outcome = 1) end as ok,
   case when s.needs is not null then (select count(*) from evenflow.edge e where e.child = s.id and e.outcome = 2)
@@ -115,13 +222,15 @@ order by s.id;
 -- Steps whose parents are done enter their queues. Those with a group, a key, a delay or a bounded queue arrive, and the admission that all
 -- jobs take does the rest; a plain one is ready here at the turn that admission would give it, for one write less.
 -- The queue is returned for those that are ready.
+-- Jobs are written by their ids, here and in end_steps: at the address where this statement saw one there is nothing to be
+-- found any more when somebody has changed it meanwhile (has begun to wait for its result, say).
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 due as materialized (
-  select l.at, l.queue, l.priority, greatest(now + coalesce(s.delay_us, 0), coalesce(s.not_before, 0)) as run_at,
+  select s.id, l.queue, l.priority,
     l.is_plain and s.delay_us is null and s.not_before is null and q.max_ready is null as is_ready
-  from clock, evenflow.step s
+  from evenflow.step s
   cross join lateral (
-    select j.ctid as at, j.queue, j.priority, j.group_key is null and j.limits is null as is_plain from evenflow.job j
+    select j.queue, j.priority, j.group_key is null and j.limits is null as is_plain from evenflow.job j
     where j.id = s.id and coalesce(j.state, '') = 'waiting' limit 1 for no key update) l
   left join lateral (select o.max_ready from evenflow.queue o where o.name = l.queue limit 1) q on true
   where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
@@ -138,13 +247,15 @@ bands as (
   where not exists (select from evenflow.band x where x.queue = h.queue and x.priority = h.priority)
   order by h.queue, h.priority
   on conflict do nothing
-),
-placed as materialized (
-  select d.at, d.run_at, d.is_ready, h.entry from due d left join home h on d.is_ready and h.queue = d.queue and h.priority = d.priority
 )
-update evenflow.job j set run_at = p.run_at, state = case when p.is_ready then 'ready' else 'arriving' end, turn = coalesce(p.entry, j.turn)
-from placed p where j.ctid = p.at
-returning j.id, case when p.is_ready then j.queue end as queue;
+update evenflow.job j set (run_at, state, turn) = (
+  select greatest(now + coalesce(s.delay_us, 0), coalesce(s.not_before, 0)), case when h.entry is null then 'arriving' else 'ready' end,
+    coalesce(h.entry, j.turn)
+  from clock, evenflow.step s left join home h on h.queue = j.queue and h.priority = j.priority
+    and j.group_key is null and j.limits is null and s.delay_us is null and s.not_before is null
+  where s.id = j.id)
+where j.id = any (array(select id from due)) and coalesce(j.state, '') = 'waiting'
+returning j.id, case when j.state = 'ready' then j.queue end as queue;
 
 -- name: skip_steps
 -- returns: id
@@ -200,9 +311,12 @@ where r.id = any (array(select cast(value as bigint) from jsonb_array_elements_t
 -- name: outer_steps
 -- mode: read
 -- returns: run_id, name, state
--- The steps of runs that decide about their ends: all but the members of containers.
+-- The steps of runs that decide about their ends: all but the members of containers, and those that ended well only where
+-- a policy names them.
 select s.run_id, s.name, s.state from evenflow.step s
 where s.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb)))) and s.container is null
+  and (s.state not in ('succeeded', 'skipped')
+    or s.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:particular as jsonb)))))
 order by s.run_id, s.id;
 
 -- name: end_runs
@@ -226,10 +340,10 @@ returning r.id;
 
 -- name: park_steps
 -- returns: limiter
--- Steps of a paused run that are not running wait again, and let go of their keys. run_at stays: it tells them from steps
--- whose parents are open.
+-- Steps of a paused run that are not running wait again, and let go of their keys. run_at stays, if it is a moment at all: it
+-- tells them from steps whose parents are open.
 with parked as (
-  update evenflow.job j set state = 'waiting', worker = null, lease_until = null, gated = 0,
+  update evenflow.job j set state = 'waiting', run_at = least(j.run_at, cast(:never as bigint) - 1), worker = null, lease_until = null, gated = 0,
     attempt = case when j.state = 'claimed' then j.attempt - 1 else j.attempt end
   where j.id = any (array(select s.id from evenflow.step s where s.run_id = cast(:run as bigint) and s.state is null))
     and coalesce(j.state, '') in ('arriving', 'scheduled', 'blocked', 'overflow', 'ready', 'claimed')
@@ -240,7 +354,10 @@ returning h.limiter;
 
 -- name: unpark_steps
 -- returns: id
-update evenflow.job j set state = 'arriving'
+-- Nobody wakes a parked step that waits for an event: it looks for itself whether one has come.
+update evenflow.job j set state = 'arriving',
+  run_at = case when exists (select from evenflow.event_wait w where w.job_id = j.id)
+    then coalesce(cast(:now as bigint), evenflow.now_us()) else j.run_at end
 where j.id = any (array(select s.id from evenflow.step s where s.run_id = cast(:run as bigint) and s.state is null))
   and coalesce(j.state, '') = 'waiting' and j.run_at < cast(:never as bigint)
 returning j.id;
@@ -265,11 +382,25 @@ delete from evenflow.step_end e
 where e.run_id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:runs as jsonb))))
 returning e.step_id;
 
+-- name: forget_step_ends
+-- returns: step_id
+-- These steps are open again: nobody is to be told how they ended.
+delete from evenflow.step_end e using evenflow.step s
+where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
+  and e.run_id = s.run_id and e.step_id = s.id
+returning e.step_id;
+
 -- name: reopen_steps
 -- returns: id
 -- Ended steps of a run that is tried again: open, their jobs back from history, waiting; their children wait for them again.
+-- What their parents say is written anew, since an end that released a lone child did not write it.
 with named as materialized (select cast(value as bigint) as id from jsonb_array_elements_text(cast(:ids as jsonb))),
 edges as (update evenflow.edge e set outcome = 0 where e.parent = any (array(select id from named))),
+above as (
+  update evenflow.edge e set outcome = case when p.state = 'succeeded' then 1 else 2 end from evenflow.step p
+  where e.child = any (array(select id from named)) and e.parent <> all (array(select id from named))
+    and p.id = e.parent and p.state is not null
+),
 back as (
   insert into evenflow.job (id, created_at, run_at, run_id, epoch, max_attempts, priority, fails_on_crash, state, queue, task, group_key,
     unique_key, signature, headers, options, errors, limits, payload)
@@ -297,12 +428,12 @@ select id from opened;
 
 -- name: step_inputs
 -- mode: read
--- returns: id, run_state, workflow, step, run_when, skip_when, parent, parent_name, kind, state, result, policy
+-- returns: id, workflow, step, run_when, skip_when, parent, parent_name, kind, state, result, policy
 -- What steps need to start: their run, their conditions, and their parents with their results, each read where it is stored.
-select s.id, r.state as run_state, r.name as workflow, s.name as step, s.run_when, s.skip_when,
+select s.id, r.name as workflow, s.name as step, s.run_when, s.skip_when,
   p.id as parent, p.name as parent_name, p.kind, p.state, p.result, p.policy
 from evenflow.step s
-cross join lateral (select o.state, o.name from evenflow.run o where o.id = s.run_id limit 1) r
+cross join lateral (select o.name from evenflow.run o where o.id = s.run_id limit 1) r
 left join lateral (
   select o.id, o.name, o.kind, o.state, o.result, o.policy from evenflow.edge e
   cross join lateral (select * from evenflow.step o where o.id = e.parent limit 1) o
@@ -322,6 +453,7 @@ where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_t
 -- Runs whose steps have ended without their children being told. Ends of paused runs wait for the resume.
 select distinct e.run_id from evenflow.step_end e
 cross join lateral (select r.state from evenflow.run r where r.id = e.run_id limit 1) r
+cross join lateral (select from evenflow.step s where s.id = e.step_id and s.state is not null limit 1) s
 where r.state <> 'paused' limit cast(:top as integer);
 
 -- name: runs_by_id
@@ -401,4 +533,4 @@ returning s.id;
 -- mode: read
 -- returns: id, name
 select p.id, p.name from evenflow.edge e join evenflow.step p on p.id = e.parent
-where e.child = cast(:id as bigint) and e.outcome = 0 order by e.parent limit cast(:top as integer);
+where e.child = cast(:id as bigint) and e.outcome <= 0 and p.state is null order by e.parent limit cast(:top as integer);

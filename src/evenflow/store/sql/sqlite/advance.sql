@@ -1,17 +1,19 @@
 -- name: advance
--- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id
+-- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state
 -- The twin of the PostgreSQL statement, as steps of one write transaction: whoever holds the write lock sees and changes
--- one state, so the steps need no row locks. A worker's ends are matched by (id, epoch, worker) in each of them.
+-- one state, so the steps need no row locks. A worker's ends are matched by (id, epoch, worker) in each of them. Of keys
+-- that ends let go of let_go has told before, in the same transaction: they are passed on before the claim.
+-- [ends
 select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id
+  null as headers, null as options, null as run_id, null as run_state
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 where not exists (select 1 from evenflow_job j where j.id = e.id and j.epoch = e.epoch and j.worker = :worker);
 
 select 'awaited' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id
+  null as headers, null as options, null as run_id, null as run_state
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker and j.awaited
@@ -28,65 +30,55 @@ from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state'
 cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker
 where e.state not in ('ready', 'scheduled', 'waiting') and e.keep_us > 0;
 
--- Where there are no workflows, a look into an empty table is all that steps cost.
-update evenflow_step set state = e.state, result = e.result, ended_at = :now
-from (select j.id, value ->> 'state' as state, value ->> 'result' as result from json_each(:ends)
-      cross join evenflow_job j on j.id = value ->> 'id' and j.epoch = value ->> 'epoch' and j.worker = :worker
-      where value ->> 'state' not in ('ready', 'scheduled', 'waiting') and j.run_id is not null) e
-where evenflow_step.id = e.id and exists (select 1 from evenflow_step);
-
-insert into evenflow_step_end (run_id, step_id)
-select j.run_id, j.id from json_each(:ends) e
-cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
-where exists (select 1 from evenflow_step)
-  and e.value ->> 'state' not in ('ready', 'scheduled', 'waiting') and j.run_id is not null
-on conflict do update set step_id = excluded.step_id
-returning 'step' as kind, run_id as id, 0 as epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
-  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id;
-
--- A rate that has started keeps its place until its window has passed: nothing is freed.
-delete from evenflow_hold where phase = 3 and job_id in (
-  select j.id from json_each(:ends) e
-  cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
-  where e.value ->> 'state' not in ('ready', 'scheduled', 'waiting') and j.limits is not null);
-
-delete from evenflow_hold where job_id in (
-  select j.id from json_each(:ends) e
-  cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
-  where e.value ->> 'state' not in ('ready', 'scheduled', 'waiting') and j.limits is not null)
-returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
-  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id;
-
+-- [returns
 update evenflow_hold set phase = 0, held_at = null where job_id in (
   select j.id from json_each(:ends) e
   cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
-  where j.limits is not null
-    and (e.value ->> 'state' in ('scheduled', 'waiting') or (e.value ->> 'state' = 'ready' and j.limits like '%"window_us"%'
-      and (e.value ->> 'unstarted' is null or exists (select 1 from evenflow_hold h where h.job_id = j.id and h.phase = 3)))))
-returning 'freed' as kind, 0 as id, 0 as epoch, limiter as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
-  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id;
+  where e.value ->> 'state' in ('ready', 'scheduled', 'waiting') and j.limits is not null
+    and (e.value ->> 'state' <> 'ready' or (j.limits like '%"window_us"%'
+      and (e.value ->> 'unstarted' is null or not exists (select 1 from evenflow_hold h where h.job_id = j.id and h.window_us is not null)))))
+returning 'freed' as kind, 0 as id, 0 as epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
+  null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, json_array(limiter) as payload, null as signature,
+  null as headers, null as options, null as run_id, null as run_state;
 
+insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
+select j.id, l.value ->> 'ordinal', l.value ->> 'limiter', l.value ->> 'most', l.value ->> 'keep_us', l.value ->> 'window_us', j.priority, 0
+from json_each(:ends) e
+cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
+cross join json_each(j.limits) l
+where e.value ->> 'state' in ('ready', 'scheduled', 'waiting') and j.limits like '%"window_us"%' and l.value ->> 'window_us' is not null
+on conflict do nothing;
+
+-- returns]
 delete from evenflow_job where id in (
   select j.id from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
   cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker
   where e.state not in ('ready', 'scheduled', 'waiting'));
 
+-- ends]
 -- The ids of each band come as one JSON list: SQLite has no LATERAL, and a join with ORDER BY would sort the backlog.
-with returning_ones as materialized (
+with
+-- [ends
+-- [returns
+returning_ones as materialized (
   select j.queue from json_each(:ends) e
   cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
   where e.value ->> 'state' in ('ready', 'scheduled', 'waiting')
 ),
+-- returns]
+-- ends]
 wanted as materialized (
   select w.queue, w.place, s.name is not null as is_shut, s.probe_job, s.probe_epoch, case when q.max_concurrency is null then w.top when not coalesce(:caps_locked, 0) then 0
     else min(w.top, q.max_concurrency
       - (select count(*) from evenflow_job j where j.queue = w.queue and j.state in ('claimed', 'running')
          and (j.state = 'running' or :claim_state = 'running'))
-      + (select count(*) from returning_ones r where r.queue = w.queue)) end as top
+      -- [ends
+      -- [returns
+      + (select count(*) from returning_ones r where r.queue = w.queue)
+      -- returns]
+      -- ends]
+      ) end as top
   from (select value ->> 'queue' as queue, value ->> 'place' as place, value ->> 'top' as top from json_each(:wants)) w
   left join evenflow_queue q on q.name = w.queue
   left join evenflow_gate s on s.kind = 'queue' and s.name = w.queue
@@ -115,7 +107,12 @@ picked as materialized (
   limit (
     select case when c.cap is null then :top when not coalesce(:caps_locked, 0) then 0
       else max(0, min(:top, c.cap - (select count(*) from evenflow_job where state in ('claimed', 'running'))
-        + (select count(*) from returning_ones))) end
+        -- [ends
+        -- [returns
+        + (select count(*) from returning_ones)
+        -- returns]
+        -- ends]
+        )) end
     from (select 1) left join evenflow_cluster c on true)
 )
 update evenflow_job set state = :claim_state, epoch = epoch + 1, attempt = attempt + 1, worker = :worker,
@@ -124,12 +121,13 @@ where id in (select id from picked) and not exists (
   select 1 from evenflow_gate g where g.kind = 'task' and g.name = evenflow_job.task
     and (g.probe_job is not evenflow_job.id or g.probe_epoch is not evenflow_job.epoch + 1))
 returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
-  started_at, good_until, payload, signature, headers, options, run_id;
+  started_at, good_until, payload, signature, headers, options, run_id,
+  case when run_id is not null then (select r.state from evenflow_run r where r.id = run_id) end as run_state;
 
 -- Jobs of shut tasks that are still in the way. Nothing is read where no task is shut.
 select 'shut' as kind, j.id, 0 as epoch, null as queue, j.task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id
+  null as headers, null as options, null as run_id, null as run_state
 from (select 1 from evenflow_gate where kind = 'task' limit 1) g
 cross join json_each(:wants) w
 cross join evenflow_band b on b.queue = w.value ->> 'queue'
@@ -144,6 +142,8 @@ where exists (
   and not exists (select 1 from evenflow_gate s where s.kind = 'queue' and s.name = j.queue)
 limit :top;
 
+-- [ends
+-- [returns
 -- After the claim, which on PostgreSQL does not see the jobs that this very statement returns.
 update evenflow_job set worker = null, lease_until = null,
   state = case when e.state = 'waiting' then 'waiting' when evenflow_job.limits like '%"window_us"%'
@@ -157,6 +157,8 @@ from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state'
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error, value ->> 'unstarted' as unstarted from json_each(:ends)) e
 where evenflow_job.id = e.id and evenflow_job.epoch = e.epoch and evenflow_job.worker = :worker and e.state in ('ready', 'scheduled', 'waiting');
 
+-- returns]
+-- ends]
 insert into evenflow_spent (limiter, free_at, starts)
 select h.limiter, :now + h.window_us, count(*) from evenflow_job j
 cross join evenflow_hold h on h.job_id = j.id and h.window_us is not null
@@ -164,11 +166,13 @@ where j.state in ('claimed', 'running') and j.queue in (select value ->> 'queue'
   and j.worker = :worker and j.started_at = :now and j.limits like '%"window_us"%' and h.phase = 2
 group by h.limiter, h.window_us;
 
-update evenflow_hold set phase = 3, held_at = :now where window_us is not null and phase = 2 and job_id in (
+-- In place of its hold: what was charged is told by started_at and `limits`.
+delete from evenflow_hold where window_us is not null and phase = 2 and job_id in (
   select j.id from evenflow_job j
   where j.state in ('claimed', 'running') and j.queue in (select value ->> 'queue' from json_each(:wants))
     and j.worker = :worker and j.started_at = :now and j.limits like '%"window_us"%');
 
+-- [rounds
 insert into evenflow_round as r (queue, priority, v)
 select queue, priority, max(turn) from evenflow_job
 where :moves_v and state in ('claimed', 'running') and queue in (select value ->> 'queue' from json_each(:wants))
@@ -178,9 +182,32 @@ on conflict (queue, priority) do update set v = excluded.v where excluded.v > r.
 
 select 'round' as kind, 0 as id, 0 as epoch, r.queue, null as task, null as group_key, r.priority, r.v as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id
+  null as headers, null as options, null as run_id, null as run_state
 from (
   select distinct queue, priority from evenflow_job
   where :moves_v and state in ('claimed', 'running') and queue in (select value ->> 'queue' from json_each(:wants))
     and worker = :worker and started_at = :now) c
 cross join evenflow_round r on r.queue = c.queue and r.priority = c.priority;
+-- rounds]
+
+-- name: let_go
+-- returns: limiter
+delete from evenflow_hold where job_id in (
+  select j.id from json_each(:ends) e
+  cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
+  where e.value ->> 'state' not in ('ready', 'scheduled', 'waiting') and j.limits is not null)
+returning limiter;
+
+-- name: advance_onward
+-- leaves out: returns of advance
+
+-- name: advance_plainly
+-- leaves out: returns, rounds of advance
+
+-- name: claim
+-- leaves out: ends of advance
+
+-- name: lock_returns
+-- returns: id
+-- The write lock is the lock.
+select value as id from json_each(:ids) where false;

@@ -1,5 +1,5 @@
 -- name: expire
--- returns: id
+-- returns: id, queue, task
 insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
   epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
   headers, options, errors, progress, payload, limits)
@@ -18,10 +18,10 @@ update evenflow_step set state = 'expired', result = null, ended_at = :now where
   select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top);
 
 delete from evenflow_job where id in (select id from evenflow_job where good_until <= :now and state not in ('claimed', 'running') order by good_until limit :top)
-returning id;
+returning id, queue, task;
 
 -- name: withdraw
--- returns: id, outcome
+-- returns: id, outcome, queue, task
 insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
   epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature,
   headers, options, errors, progress, payload, limits)
@@ -39,11 +39,11 @@ update evenflow_step set state = :state, result = null, ended_at = :now where id
   select j.id from evenflow_job j where j.id in (select value from json_each(:ids)) and j.state not in ('claimed', 'running'));
 
 delete from evenflow_job where id in (select value from json_each(:ids)) and state not in ('claimed', 'running')
-returning id, 'ended' as outcome;
+returning id, 'ended' as outcome, queue, task;
 
 update evenflow_job set cancel_at = :now, cancel_why = :why
 where :flags and id in (select value from json_each(:ids)) and state in ('claimed', 'running')
-returning id, 'flagged' as outcome;
+returning id, 'flagged' as outcome, queue, task;
 
 -- name: hasten
 -- returns: id

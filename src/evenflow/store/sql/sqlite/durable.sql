@@ -27,6 +27,12 @@ select j.id, :after, :name from evenflow_job j where j.id = :id and j.epoch = :e
 on conflict (job_id) do update set after = excluded.after, name = excluded.name
 returning job_id;
 
+-- name: leave_event
+-- returns: job_id
+delete from evenflow_event_wait where job_id = :id and exists (
+  select 1 from evenflow_job j where j.id = :id and j.epoch = :epoch and j.state = 'running')
+returning job_id;
+
 -- name: rouse
 -- returns: id
 update evenflow_job set run_at = :now where state = 'scheduled' and id in (

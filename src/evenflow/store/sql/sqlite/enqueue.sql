@@ -7,38 +7,58 @@ select abs(random() % 131072) as block from blocks order by block;
 
 -- name: enqueue
 -- returns: added
+-- guarded: yes
 -- The twin of the PostgreSQL statement. All statements of a unit run in one write transaction.
 -- Where an id is taken nothing is inserted: ids are drawn by chance here, and the caller draws again (enqueue.py). They
--- lie close together, so one look at their range answers for all of them as a rule.
+-- lie close together, so one look at their range, which each line tells, answers for all of them as a rule. This is asked
+-- first, and apart: an insert that reads its own table goes through a temporary one.
+with ids as materialized (select value ->> 'first_id' as first, value ->> 'last_id' as last from json_each(:lines) limit 1)
+select 0 as added where exists (
+  select 1 from ids cross join evenflow_job j on j.id between first and last
+  where +j.id in (select value ->> 0 from json_each(:batch))
+  union all
+  select 1 from ids cross join evenflow_history h on h.id between first and last
+  where +h.id in (select value ->> 0 from json_each(:batch)));
+
 insert into evenflow_band (queue, priority)
 select distinct value ->> 'queue', value ->> 'priority' from json_each(:lines) where true
 on conflict do nothing;
 
-insert into evenflow_group_tail as g (queue, priority, group_key, tail, span, step)
-select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step, case when is_timed then step end
-from (
+with lines as materialized (
+  select value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key, value ->> 'jobs' as jobs
+  from json_each(:lines) where value ->> 'group_key' is not null and value ->> 'jobs' > 0
+),
+shares as materialized (
   select l.queue, l.priority, l.group_key, l.jobs, coalesce(r.v, 0) + 1 as entry, q.fair = 'time' as is_timed,
     case when q.fair = 'time' then coalesce((
         select g.step from evenflow_group_tail g
         where g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key and g.tail > coalesce(r.v, 0)),
       coalesce(c.cost_us / q.unit_us, 1.0) / coalesce(w.weight, 1.0)) else 1.0 / coalesce(w.weight, 1.0) end as step
-  from (select value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key, value ->> 'jobs' as jobs
-        from json_each(:lines)) l
+  from lines l
   left join evenflow_queue q on q.name = l.queue
   left join evenflow_round r on r.queue = l.queue and r.priority = l.priority
   left join evenflow_group_weight w on w.queue = l.queue and w.group_key = l.group_key
   left join evenflow_group_cost c on c.queue = l.queue and c.group_key = l.group_key
-  where l.group_key is not null and l.jobs > 0 and coalesce(q.fair, '') <> 'fifo'
+  where coalesce(q.fair, '') <> 'fifo'
 )
+insert into evenflow_group_tail as g (queue, priority, group_key, tail, span, step)
+select queue, priority, group_key, entry + (jobs - 1) * step, jobs * step, case when is_timed then step end
+from shares
 where true
 on conflict (queue, priority, group_key) do update
   set tail = max(g.tail + excluded.span, excluded.tail), span = excluded.span, step = excluded.step;
 
-with batch as materialized (
-  select value ->> 0 as id, value ->> 1 as kind, value ->> 2 as rank, value ->> 3 as payload, value ->> 4 as more from json_each(:batch)
+with lines as materialized (
+  select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key,
+    value ->> 'jobs' as jobs from json_each(:lines)
+),
+kinds as materialized (
+  select value ->> 'kind' as kind, value ->> 'has_more' as has_more, value ->> 'line' as line, value ->> 'task' as task,
+    value ->> 'max_attempts' as max_attempts, value ->> 'fails_on_crash' as fails_on_crash, value ->> 'run_id' as run_id,
+    value ->> 'headers' as headers, value ->> 'options' as options from json_each(:kinds)
 ),
 places as materialized (
-  select kind, task, max_attempts, fails_on_crash, run_id, headers, options, queue, priority, group_key, is_bounded, is_timed, case when takes_turns then tail - jobs * step else entry end as base,
+  select kind, has_more, task, max_attempts, fails_on_crash, run_id, headers, options, queue, priority, group_key, is_bounded, is_timed, case when takes_turns then tail - jobs * step else entry end as base,
     case when takes_turns then step else 0.0 end as step
   from (
     select k.*, l.queue, l.priority, l.group_key, l.jobs, g.tail, q.max_ready is not null as is_bounded,
@@ -47,11 +67,7 @@ places as materialized (
       case when q.fair = 'fifo' then :now else coalesce(r.v, 0) + 1 end as entry,
       case when q.fair = 'time' then coalesce(case when g.tail > coalesce(r.v, 0) then g.step end,
         coalesce(c.cost_us / q.unit_us, 1.0) / coalesce(w.weight, 1.0)) else 1.0 / coalesce(w.weight, 1.0) end as step
-    from (select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority,
-            value ->> 'group_key' as group_key, value ->> 'jobs' as jobs from json_each(:lines)) l
-    join (select value ->> 'kind' as kind, value ->> 'line' as line, value ->> 'task' as task, value ->> 'max_attempts' as max_attempts,
-            value ->> 'fails_on_crash' as fails_on_crash, value ->> 'run_id' as run_id, value ->> 'headers' as headers,
-            value ->> 'options' as options from json_each(:kinds)) k on k.line = l.line
+    from kinds k cross join lines l on l.line = k.line
     left join evenflow_queue q on q.name = l.queue
     left join evenflow_round r on r.queue = l.queue and r.priority = l.priority
     left join evenflow_group_tail g on g.queue = l.queue and g.priority = l.priority and g.group_key = l.group_key
@@ -60,20 +76,54 @@ places as materialized (
 )
 insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, created_at, run_at, good_until,
   run_id, unique_key, fails_on_crash, signature, headers, options, payload, state, turn, is_timed)
-select b.id, p.queue, p.task, p.priority, p.group_key, p.max_attempts, :now,
-  coalesce(b.more ->> 'run_at', :now), b.more ->> 'good_until', p.run_id, b.more ->> 'unique_key',
-  p.fails_on_crash, b.more ->> 'signature', p.headers, p.options, b.payload,
-  case when b.more ->> 'run_at' is not null then 'scheduled' when p.is_bounded then 'overflow' else 'ready' end, p.base + p.step * b.rank, p.is_timed
-from batch b cross join places p on p.kind = b.kind
-where not exists (
-  select 1 from evenflow_job j
-  where j.id between (select min(id) from batch) and (select max(id) from batch) and j.id in (select id from batch))
-and not exists (
-  select 1 from evenflow_history h
-  where h.id between (select min(id) from batch) and (select max(id) from batch) and h.id in (select id from batch))
+select b.value ->> 0, p.queue, p.task, p.priority, p.group_key, p.max_attempts, :now,
+  case when p.has_more then coalesce(b.value ->> '$[4].run_at', :now) else :now end, case when p.has_more then b.value ->> '$[4].good_until' end,
+  p.run_id, case when p.has_more then b.value ->> '$[4].unique_key' end, p.fails_on_crash,
+  case when p.has_more then b.value ->> '$[4].signature' end, p.headers, p.options, b.value ->> 3,
+  case when p.has_more and b.value ->> '$[4].run_at' is not null then 'scheduled' when p.is_bounded then 'overflow' else 'ready' end,
+  p.base + p.step * (b.value ->> 2), p.is_timed
+from json_each(:batch) b cross join places p on p.kind = b.value ->> 1
+where true
 on conflict do nothing;
 
 select changes() as added where :wakes is not null;  -- nothing to send: a commit can be seen by itself
+
+-- name: enqueue_lone
+-- returns: added
+-- counted: yes
+-- No RETURNING: SQLite fills a table of its own with what it returns, which takes a sixth of the whole statement.
+insert into evenflow_job (id, queue, task, priority, max_attempts, created_at, run_at, payload, state, turn
+  -- [more
+  , good_until, run_id, unique_key, fails_on_crash, signature, headers, options
+  -- more]
+)
+select :id, b.queue, :task, b.priority, :max_attempts, :now, coalesce(
+    -- [more
+    :run_at,
+    -- more]
+    null, :now), :payload,
+  case
+    -- [more
+    when :run_at is not null then 'scheduled'
+    -- more]
+    when q.max_ready is not null then 'overflow' else 'ready' end,
+  case when q.fair = 'fifo' then :now else coalesce(r.v, 0) + 1 end
+  -- [more
+  , :good_until, :run_id, :unique_key, :fails_on_crash, :signature, :headers, :options
+  -- more]
+from evenflow_band b
+left join evenflow_queue q on q.name = b.queue
+left join evenflow_round r on r.queue = b.queue and r.priority = b.priority
+where b.queue = :queue and b.priority = :priority and not exists (select 1 from evenflow_history h where h.id = :id)
+  -- [more
+  and coalesce(:channel, :wake, '') is not null  -- nothing to send: a commit can be seen by itself
+  -- more]
+on conflict do nothing;
+
+select changes() as added;
+
+-- name: enqueue_plainly
+-- leaves out: more of enqueue_lone
 
 -- name: enqueue_arriving
 -- returns: added
@@ -84,13 +134,16 @@ insert into evenflow_job (id, queue, task, priority, group_key, max_attempts, cr
 with batch as materialized (
   select value ->> 0 as id, value ->> 1 as kind, value ->> 3 as payload, value ->> 4 as more from json_each(:batch)
 ),
+lines as materialized (
+  select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key
+  from json_each(:lines)
+),
 kinds as materialized (
   select k.*, l.queue, l.priority, l.group_key
   from (select value ->> 'kind' as kind, value ->> 'line' as line, value ->> 'task' as task, value ->> 'max_attempts' as max_attempts,
           value ->> 'fails_on_crash' as fails_on_crash, value ->> 'run_id' as run_id, value ->> 'headers' as headers,
           value ->> 'options' as options from json_each(:kinds)) k
-  join (select value ->> 'line' as line, value ->> 'queue' as queue, value ->> 'priority' as priority, value ->> 'group_key' as group_key
-        from json_each(:lines)) l on l.line = k.line
+  cross join lines l on l.line = k.line
 )
 select b.id, k.queue, k.task, k.priority, k.group_key, k.max_attempts, :now,
   coalesce(b.more ->> 'run_at', :now), b.more ->> 'good_until', k.run_id, b.more ->> 'unique_key',
@@ -251,13 +304,21 @@ update evenflow_hold set phase = 1, turn = (select j.turn from evenflow_job j wh
 where ordinal = 1 and job_id in (select id from evenflow_job where state = 'arriving' and turn > 0)
 returning 'limiter' as kind, limiter as name, 1 as jobs;
 
+select 'impatient' as kind, cast(id as text) as name, 1 as jobs from evenflow_job
+where state = 'arriving' and turn > 0 and epoch = 0 and limits like '%"discards"%';
+
 update evenflow_job set state = 'blocked' where id in (select id from evenflow_job where state = 'arriving' and turn > 0);
 
--- name: next_due
+-- name: ahead
 -- mode: read
--- returns: run_at
-select min(run_at) as run_at from (
-  select 0 as run_at from (select 1 from evenflow_job where state = 'arriving' limit 1)
-  union all
-  select run_at from (select run_at from evenflow_job where state = 'scheduled' order by run_at limit 1)
-);
+-- returns: now, due, free, has_untold
+select :now as now,
+  (select min(run_at) from (
+    select 0 as run_at from (select 1 from evenflow_job where state = 'arriving' limit 1)
+    union all
+    select run_at from (select run_at from evenflow_job where state = 'scheduled' order by run_at limit 1)
+  )) as due,
+  (select s.free_at from evenflow_spent s
+   where exists (select 1 from evenflow_hold h where h.limiter = s.limiter and h.phase = 1)
+   order by s.free_at limit 1) as free,
+  exists (select 1 from evenflow_step_end) as has_untold;

@@ -154,40 +154,53 @@ update evenflow_breaker set opened_at = :now, opens_at = case when opens_at is n
 where name = :breaker and opened_at > :now;
 
 -- A probe that nobody has claimed by the end of its lease keeps its place where its queue is served.
+with served as (
+  select n.value as queue from json_each(:queues) n
+  where not exists (select 1 from evenflow_queue q where q.name = n.value and (q.paused_at is not null or q.max_concurrency = 0))
+    and not exists (
+      select 1 from evenflow_guard g join evenflow_breaker o on o.name = g.breaker
+      where g.kind = 'queue' and g.name = n.value and o.name <> :breaker and o.opened_at is not null
+        and (o.opens_at is null or o.opens_at > :now))
+)
 update evenflow_breaker set probe_until = :now + probe_lease_us
 where name = :breaker and opens_at <= :now and probe_until <= :now and exists (
-  select 1 from evenflow_job j left join evenflow_queue q on q.name = j.queue
+  select 1 from evenflow_job j
   where j.id = evenflow_breaker.probe_job and j.epoch + 1 = evenflow_breaker.probe_epoch and j.gated = 0
-    and q.paused_at is null and j.queue in (select value from json_each(:queues)));
+    and j.queue in (select queue from served));
 
 -- probe_until = -1 marks what this election chooses, for the statements that follow.
+with served as (
+  select n.value as queue from json_each(:queues) n
+  where not exists (select 1 from evenflow_queue q where q.name = n.value and (q.paused_at is not null or q.max_concurrency = 0))
+    and not exists (
+      select 1 from evenflow_guard g join evenflow_breaker o on o.name = g.breaker
+      where g.kind = 'queue' and g.name = n.value and o.name <> :breaker and o.opened_at is not null
+        and (o.opens_at is null or o.opens_at > :now))
+)
 update evenflow_breaker set probe_until = -1, (probe_job, probe_epoch) = (
   select x.id, x.epoch + 1 from (
     select j.id, j.epoch, j.priority, j.turn
-    from json_each(:queues) s
+    from served s
     cross join evenflow_guard g on g.breaker = evenflow_breaker.name and g.kind = 'task'
     cross join evenflow_job j on j.id = (
       select w.id from evenflow_job w
-      where w.gated > 0 and w.gated = 1 and w.task = g.name and w.queue = s.value and (w.good_until is null or w.good_until > :now)
+      where w.gated > 0 and w.gated = 1 and w.task = g.name and w.queue = s.queue and (w.good_until is null or w.good_until > :now)
       order by w.priority, w.turn, w.id limit 1)
-    left join evenflow_queue q on q.name = s.value
-    where q.paused_at is null
-      and not exists (select 1 from evenflow_gate p where p.kind = 'task' and p.name = g.name and p.cause = 'pause')
+    where not exists (select 1 from evenflow_gate p where p.kind = 'task' and p.name = g.name and p.cause = 'pause')
     union all
     select j.id, j.epoch, j.priority, j.turn
-    from json_each(:queues) s
-    cross join evenflow_guard g on g.breaker = evenflow_breaker.name and g.kind = 'queue' and g.name = s.value
+    from served s
+    cross join evenflow_guard g on g.breaker = evenflow_breaker.name and g.kind = 'queue' and g.name = s.queue
     cross join evenflow_band b on b.queue = g.name
     cross join evenflow_job j on j.id = (
       select w.id from evenflow_job w
       where w.queue = b.queue and w.priority = b.priority and w.state = 'ready' and (w.good_until is null or w.good_until > :now)
         and not exists (
-          select 1 from evenflow_gate p where p.kind = 'task' and p.name = w.task and not exists (
+          select 1 from evenflow_gate p
+          where p.kind = 'task' and p.name = w.task and (p.probe_job, p.probe_epoch) is not (w.id, w.epoch + 1) and not exists (
             select 1 from evenflow_guard o
             where o.kind = 'task' and o.name = p.name and o.breaker = g.breaker and p.cause = 'breaker'))
       order by w.turn, w.id limit 1)
-    left join evenflow_queue q on q.name = s.value
-    where q.paused_at is null
     order by 3, 4, 1 limit 1) x)
 where name = :breaker and opened_at is not null and opens_at <= :now
   and (probe_job is null or (probe_until <= :now and not exists (
@@ -255,8 +268,12 @@ limit :top;
 select b.name, b.failure_threshold, b.failures, b.cooldown_us, b.on_open, b.opened_at, b.opens_at, b.opened_by, b.opened_why,
   b.probe_job, b.probe_until,
   case when b.opened_at is null then 0 else
-    (select count(*) from evenflow_guard g cross join evenflow_job j on j.gated > 0 and j.gated = 1 and j.task = g.name where g.breaker = b.name and g.kind = 'task')
-    + (select count(*) from evenflow_guard g cross join evenflow_job j on j.state = 'ready' and j.queue = g.name where g.breaker = b.name and g.kind = 'queue')
+    (select count(*) from (
+      select 1 from evenflow_guard g cross join evenflow_job j on j.gated > 0 and j.gated = 1 and j.task = g.name
+      where g.breaker = b.name and g.kind = 'task' limit :counted))
+    + (select count(*) from (
+      select 1 from evenflow_guard g cross join evenflow_job j on j.state = 'ready' and j.queue = g.name
+      where g.breaker = b.name and g.kind = 'queue' limit :counted))
   end as waiting,
   (select json_group_array(target) from (
     select g.kind || ':' || g.name as target from evenflow_guard g where g.breaker = b.name order by g.kind, g.name)) as guards,

@@ -35,8 +35,9 @@ delete from evenflow_worker where id in (
 returning id;
 
 -- name: rescue
--- returns: id, state, queue
--- The batch is marked first (no lease ends at -1): each later step changes what a LIMIT would find.
+-- returns: id, state, queue, task, crashed
+-- The batch is marked first (no lease ends at -1): each later step changes what a LIMIT would find. Whether a job ran is
+-- not to be seen after the update; but then it ends with this very error.
 update evenflow_job set lease_until = -1 where id in (
   select j.id from evenflow_job j indexed by evenflow_job_in_flight
   where j.state in ('claimed', 'running') and not exists (select 1 from evenflow_worker w where w.id = j.worker)
@@ -71,10 +72,17 @@ where id in (
 delete from evenflow_job
 where state in ('claimed', 'running') and lease_until = -1
   and (cancel_at is not null or (state = 'running' and (fails_on_crash or crashes + 1 >= :max_crashes)))
-returning id, case when cancel_at is not null then 'cancelled' when fails_on_crash then 'failed' else 'quarantined' end as state, queue;
+returning id, case when cancel_at is not null then 'cancelled' when fails_on_crash then 'failed' else 'quarantined' end as state, queue,
+  task, state = 'running' as crashed;
 
 update evenflow_hold set phase = 0, held_at = null where job_id in (
   select id from evenflow_job where state in ('claimed', 'running') and lease_until = -1 and limits like '%"window_us"%');
+
+insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
+select j.id, l.value ->> 'ordinal', l.value ->> 'limiter', l.value ->> 'most', l.value ->> 'keep_us', l.value ->> 'window_us', j.priority, 0
+from evenflow_job j cross join json_each(j.limits) l
+where j.state in ('claimed', 'running') and j.lease_until = -1 and l.value ->> 'window_us' is not null
+on conflict do nothing;
 
 update evenflow_job set worker = null, lease_until = null, attempt = attempt - 1,
   state = case when limits like '%"window_us"%' then 'scheduled'
@@ -86,7 +94,7 @@ update evenflow_job set worker = null, lease_until = null, attempt = attempt - 1
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
               else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
 where state in ('claimed', 'running') and lease_until = -1
-returning id, 'ready' as state, queue;
+returning id, 'ready' as state, queue, task, errors is not null and substr(errors, -length(:error) - 1) = :error || ']' as crashed;
 
 -- name: free_expired_claims
 -- returns: id, queue
@@ -94,6 +102,14 @@ update evenflow_hold set phase = 0, held_at = null where job_id in (
   select j.id from evenflow_job j where j.limits like '%"window_us"%' and j.id in (
   select id from evenflow_job indexed by evenflow_job_in_flight
   where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by +id limit :top));
+
+insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
+select j.id, l.value ->> 'ordinal', l.value ->> 'limiter', l.value ->> 'most', l.value ->> 'keep_us', l.value ->> 'window_us', j.priority, 0
+from evenflow_job j cross join json_each(j.limits) l
+where j.limits like '%"window_us"%' and j.id in (
+  select id from evenflow_job indexed by evenflow_job_in_flight
+  where state in ('claimed', 'running') and state = 'claimed' and lease_until <= :now order by +id limit :top) and l.value ->> 'window_us' is not null
+on conflict do nothing;
 
 update evenflow_job set worker = null, lease_until = null, attempt = attempt - 1,
   state = case when limits like '%"window_us"%' then 'scheduled'
@@ -129,7 +145,8 @@ with able as materialized (
       select 1 from evenflow_gate g where ((g.kind = 'task' and g.name = j.task) or (g.kind = 'queue' and g.name = j.queue))
         and (g.probe_job is not j.id or g.probe_epoch is not j.epoch))
 )
-update evenflow_job set state = 'running', started_at = :now, lease_until = null
+update evenflow_job set state = 'running', lease_until = null,
+  started_at = case when limits like '%"window_us"%' then started_at else :now end -- a rate finds its charge by it
 where id in (select id from able where max_concurrency is null or (:caps_locked and running + number <= max_concurrency))
 returning id;
 

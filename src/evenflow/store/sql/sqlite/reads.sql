@@ -105,8 +105,10 @@ where state = :state and state <> 'succeeded'
 -- returns: is_open
 select exists (select 1 from evenflow_job where state = 'arriving' and queue in (select value from json_each(:queues)))
   or exists (select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state = 'ready'
-    where not exists (select 1 from evenflow_gate g where g.kind = 'queue' and g.name = n.value))
-  or exists (select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state = 'overflow')
+    where not exists (select 1 from evenflow_gate g where g.kind = 'queue' and g.name = n.value)
+      and not exists (select 1 from evenflow_queue q where q.name = n.value and (q.paused_at is not null or q.max_concurrency = 0)))
+  or exists (select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state = 'overflow'
+    where not exists (select 1 from evenflow_queue q where q.name = n.value and (q.paused_at is not null or q.max_concurrency = 0)))
   or exists (
     select 1 from json_each(:queues) n cross join evenflow_job j on j.queue = n.value and j.state in ('claimed', 'running')) as is_open;
 
@@ -129,6 +131,11 @@ select queue, count(*) as jobs from evenflow_job where state in ('claimed', 'run
 -- mode: read
 -- returns: id
 select id from evenflow_job where state in ('claimed', 'running') and (:queue is null or queue = :queue) order by id limit :top;
+
+-- name: count_ready
+-- mode: read
+-- returns: jobs
+select count(*) as jobs from (select 1 from evenflow_job where state = 'ready' limit :top);
 
 -- name: count_before
 -- mode: read

@@ -28,24 +28,100 @@ select changes() as added;
 -- name: add_edges
 -- returns: added
 insert into evenflow_edge (parent, child, outcome)
-select e.value ->> 'parent', e.value ->> 'child', case when s.state is null then 0 when s.state = 'succeeded' then 1 else 2 end
+select e.value ->> 'parent', e.value ->> 'child',
+  case when s.state is null then case when e.value ->> 'lone' then -1 else 0 end when s.state = 'succeeded' then 1 else 2 end
 from json_each(:edges) e left join evenflow_step s on s.id = e.value ->> 'parent' where true
 on conflict do nothing;
 
 select changes() as added;
+
+-- name: paused_steps
+-- returns: id
+select s.id from json_each(:ids) n
+cross join evenflow_step s on s.id = n.value
+cross join evenflow_run r on r.id = s.run_id and r.state = 'paused';
+
+-- name: share_children
+-- returns: child
+update evenflow_edge set outcome = 0 where child in (select value from json_each(:ids)) and outcome = -1
+returning child;
 
 -- name: lock_runs
 -- returns: id, state, on_error, policy
 -- The write lock is the lock of every run.
 select id, state, on_error, policy from evenflow_run where id in (select value from json_each(:runs)) order by id;
 
+-- name: end_steps
+-- returns: kind, id, run_id, text
+-- The twin of the PostgreSQL unit; whoever holds the write lock holds every run. The children first, while lone ones wait.
+select 'child' as kind, d.child as id, r.id as run_id, r.policy as text
+from json_each(:steps) e
+cross join evenflow_job o on o.id = e.value ->> 'id' and o.epoch = e.value ->> 'epoch' and o.worker = :worker
+cross join evenflow_run r on r.id = o.run_id and r.state = 'running' and r.on_error = 'fail'
+cross join evenflow_edge d on d.parent = o.id
+where d.outcome <> -1 or e.value ->> 'state' <> 'succeeded'
+  or not exists (select 1 from evenflow_job j where j.id = d.child and j.state = 'waiting');
+
+insert into evenflow_step_end (run_id, step_id)
+select o.run_id, o.id from json_each(:steps) e
+cross join evenflow_job o on o.id = e.value ->> 'id' and o.epoch = e.value ->> 'epoch' and o.worker = :worker
+cross join evenflow_run r on r.id = o.run_id
+where r.state <> 'running' or r.on_error <> 'fail'
+on conflict do update set step_id = excluded.step_id
+returning 'noted' as kind, run_id as id, run_id, null as text;
+
+insert into evenflow_band (queue, priority)
+select distinct j.queue, j.priority
+from json_each(:steps) e
+cross join evenflow_job o on o.id = e.value ->> 'id' and o.epoch = e.value ->> 'epoch' and o.worker = :worker
+cross join evenflow_run r on r.id = o.run_id and r.state = 'running' and r.on_error = 'fail'
+cross join evenflow_edge d on d.parent = o.id and d.outcome = -1
+cross join evenflow_job j on j.id = d.child and j.state = 'waiting'
+where e.value ->> 'state' = 'succeeded'
+  and not exists (select 1 from evenflow_band b where b.queue = j.queue and b.priority = j.priority)
+on conflict do nothing;
+
+-- What arrives gets its turn with its admission.
+update evenflow_job set run_at = :now,
+  state = case when group_key is null and limits is null
+    and not exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.max_ready is not null) then 'ready' else 'arriving' end,
+  turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
+    else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
+where id in (
+  select j.id from json_each(:steps) e
+  cross join evenflow_job o on o.id = e.value ->> 'id' and o.epoch = e.value ->> 'epoch' and o.worker = :worker
+  cross join evenflow_run r on r.id = o.run_id and r.state = 'running' and r.on_error = 'fail'
+  cross join evenflow_edge d on d.parent = o.id and d.outcome = -1
+  cross join evenflow_job j on j.id = d.child and j.state = 'waiting'
+  where e.value ->> 'state' = 'succeeded')
+returning 'lone' as kind, id, null as run_id, case when state = 'ready' then queue end as text;
+
+update evenflow_step set state = e.state, result = e.result, ended_at = :now
+from (select o.id, value ->> 'state' as state, value ->> 'result' as result from json_each(:steps)
+      cross join evenflow_job o on o.id = value ->> 'id' and o.epoch = value ->> 'epoch' and o.worker = :worker) e
+where evenflow_step.id = e.id;
+
+update evenflow_edge set outcome = e.outcome
+from (select o.id, case when value ->> 'state' = 'succeeded' then 1 else 2 end as outcome from json_each(:steps)
+      cross join evenflow_job o on o.id = value ->> 'id' and o.epoch = value ->> 'epoch' and o.worker = :worker) e
+where evenflow_edge.parent = e.id;
+
+-- name: note_open_steps
+-- returns: step_id
+insert into evenflow_step_end (run_id, step_id)
+select s.run_id, s.id from evenflow_step s where s.id in (select value from json_each(:ids)) and s.state is null
+on conflict do nothing
+returning step_id;
+
 -- name: take_step_ends
 -- returns: id, run_id, name, state
 select s.id, s.run_id, s.name, s.state from json_each(:runs) n
 cross join evenflow_step_end e on e.run_id = n.value
-cross join evenflow_step s on s.id = e.step_id;
+cross join evenflow_step s on s.id = e.step_id
+where s.state is not null;
 
-delete from evenflow_step_end where run_id in (select value from json_each(:runs));
+delete from evenflow_step_end where run_id in (select value from json_each(:runs))
+  and (select s.state from evenflow_step s where s.id = evenflow_step_end.step_id) is not null;
 
 -- name: bad_step_ends
 -- mode: read
@@ -66,8 +142,8 @@ select distinct e.child from json_each(:ended) n cross join evenflow_edge e on e
 -- mode: read
 -- returns: id, run_id, kind, needs, allow_failed, policy, open, ok, bad, culprit
 select s.id, s.run_id, s.kind, s.needs, s.allow_failed, s.policy,
-  case when s.needs is not null then (select count(*) from evenflow_edge e where e.child = s.id and e.outcome = 0)
-       else exists (select 1 from evenflow_edge e where e.child = s.id and e.outcome = 0) end as open,
+  case when s.needs is not null then (select count(*) from evenflow_edge e where e.child = s.id and e.outcome <= 0)
+       else exists (select 1 from evenflow_edge e where e.child = s.id and e.outcome <= 0) end as open,
   case when s.needs is null then 0 else (select count(*) from evenflow_edge e where e.child = s.id and e.outcome = 1) end as ok,
   case when s.needs is not null then (select count(*) from evenflow_edge e where e.child = s.id and e.outcome = 2)
        else exists (select 1 from evenflow_edge e where e.child = s.id and e.outcome = 2) end as bad,
@@ -140,7 +216,9 @@ select r.id from evenflow_run r where r.id in (select value from json_each(:runs
 -- mode: read
 -- returns: run_id, name, state
 select s.run_id, s.name, s.state from json_each(:runs) n cross join evenflow_step s on s.run_id = n.value
-where s.container is null order by s.run_id, s.id;
+where s.container is null
+  and (s.state not in ('succeeded', 'skipped') or s.run_id in (select value from json_each(:particular)))
+order by s.run_id, s.id;
 
 -- name: end_runs
 -- returns: id
@@ -163,14 +241,15 @@ update evenflow_hold set phase = 0, held_at = null where job_id in (
     and j.state in ('arriving', 'scheduled', 'blocked', 'overflow', 'ready', 'claimed'))
 returning limiter;
 
-update evenflow_job set state = 'waiting', worker = null, lease_until = null, gated = 0,
+update evenflow_job set state = 'waiting', run_at = min(run_at, :never - 1), worker = null, lease_until = null, gated = 0,
   attempt = case when state = 'claimed' then attempt - 1 else attempt end
 where id in (select s.id from evenflow_step s where s.run_id = :run and s.state is null)
   and +state in ('arriving', 'scheduled', 'blocked', 'overflow', 'ready', 'claimed');
 
 -- name: unpark_steps
 -- returns: id
-update evenflow_job set state = 'arriving'
+update evenflow_job set state = 'arriving',
+  run_at = case when exists (select 1 from evenflow_event_wait w where w.job_id = evenflow_job.id) then :now else run_at end
 where id in (select s.id from evenflow_step s where s.run_id = :run and s.state is null)
   and state = 'waiting' and run_at < :never
 returning id;
@@ -189,6 +268,12 @@ returning id;
 -- name: drop_step_ends
 -- returns: step_id
 delete from evenflow_step_end where run_id in (select value from json_each(:runs))
+returning step_id;
+
+-- name: forget_step_ends
+-- returns: step_id
+delete from evenflow_step_end where (run_id, step_id) in (
+  select s.run_id, s.id from json_each(:ids) n cross join evenflow_step s on s.id = n.value)
 returning step_id;
 
 -- name: reopen_steps
@@ -220,8 +305,8 @@ returning id;
 
 -- name: step_inputs
 -- mode: read
--- returns: id, run_state, workflow, step, run_when, skip_when, parent, parent_name, kind, state, result, policy
-select s.id, r.state as run_state, r.name as workflow, s.name as step, s.run_when, s.skip_when,
+-- returns: id, workflow, step, run_when, skip_when, parent, parent_name, kind, state, result, policy
+select s.id, r.name as workflow, s.name as step, s.run_when, s.skip_when,
   p.id as parent, p.name as parent_name, p.kind, p.state, p.result, p.policy
 from evenflow_step s
 join evenflow_run r on r.id = s.run_id
@@ -238,7 +323,9 @@ select s.id, s.kind, s.name, s.state, s.result, s.policy from evenflow_step s wh
 -- name: unsettled
 -- mode: read
 -- returns: run_id
-select distinct e.run_id from evenflow_step_end e cross join evenflow_run r on r.id = e.run_id where r.state <> 'paused' limit :top;
+select distinct e.run_id from evenflow_step_end e cross join evenflow_run r on r.id = e.run_id
+cross join evenflow_step s on s.id = e.step_id
+where r.state <> 'paused' and s.state is not null limit :top;
 
 -- name: runs_by_id
 -- mode: read
@@ -312,4 +399,4 @@ returning id;
 -- mode: read
 -- returns: id, name
 select p.id, p.name from evenflow_edge e join evenflow_step p on p.id = e.parent
-where e.child = :id and e.outcome = 0 order by e.parent limit :top;
+where e.child = :id and e.outcome <= 0 and p.state is null order by e.parent limit :top;

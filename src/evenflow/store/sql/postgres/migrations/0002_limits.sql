@@ -7,8 +7,9 @@ create table evenflow.limiter (
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.01);
 
 -- One job at one key. A job with several keys takes them in the order of `ordinal`, which is that of their names.
--- phase: 0 later (not due, or an earlier key is not held yet), 1 waiting, 2 held, 3 started (rates only).
--- A rate is a key whose place stays taken for window_us after the start, instead of until the end.
+-- phase: 0 later (not due, or an earlier key is not held yet), 1 waiting, 2 held.
+-- A rate is a key whose place stays taken for window_us after the start, instead of until the end: the claim replaces the
+-- hold by an entry in `spent`.
 create table evenflow.hold (
   job_id    bigint not null,
   turn      double precision not null,

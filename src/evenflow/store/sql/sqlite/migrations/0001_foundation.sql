@@ -74,8 +74,10 @@ create table evenflow_job (
   priority       integer not null,
   awaited        integer not null default 0,
   fails_on_crash integer not null default 0,
-  state          text not null check (state in
-                   ('arriving', 'scheduled', 'waiting', 'blocked', 'overflow', 'ready', 'claimed', 'running')),
+  -- One by one, the most frequent first: for a list SQLite fills a table of its own in every statement that writes here,
+  -- which took a sixth of the insert of one job.
+  state          text not null check (state = 'ready' or state = 'claimed' or state = 'running' or state = 'scheduled'
+                   or state = 'arriving' or state = 'blocked' or state = 'waiting' or state = 'overflow'),
   queue          text not null,
   task           text not null,
   group_key      text,

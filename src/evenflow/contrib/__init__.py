@@ -1,0 +1,1 @@
+"""At home in other frameworks. Each folder needs its framework, and nothing else imports it."""

@@ -1,0 +1,1 @@
+"""Tests of Evenflow inside of other frameworks."""

@@ -1,0 +1,287 @@
+"""How a pump comes to its jobs: what starts first, which statements it sends, when it looks, and what wakes it."""
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from evenflow import Evenflow, Queue, Resilience
+from evenflow.errors import ConfigError
+from evenflow.store.advance import NOTHING
+from evenflow.store.signals import Interrupt, watch_signals
+from evenflow.worker import local as local_module
+from evenflow.worker import pump as pump_module
+from evenflow.worker import rounds as rounds_module
+from evenflow.worker.options import PumpOptions
+from tests.client.serving import serving
+from tests.processes import wait_until
+from tests.worker.command import Books
+from tests.worker.conftest import MakeApp
+from tests.worker.test_pump import SELDOM, Gate, Round, gate, rounds, trouble
+from tests.worker.troubled import Trouble
+
+__all__ = ["gate", "rounds", "trouble"]
+
+
+class Tally:
+    """Bodies that only count."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.done = 0
+
+    def note(self) -> None:
+        with self._lock:
+            self.done += 1
+
+
+@pytest.fixture
+def tally() -> Tally:
+    return Tally()
+
+
+# What is claimed
+
+
+def test_no_slot_stays_idle_while_long_and_short_jobs_are_mixed(
+    make_app: MakeApp, engine_url: str, rounds: list[Round], gate: Gate, tally: Tally
+) -> None:
+    """S0-27: every exchange asks for the slots that were free after the one before, and gets jobs for all of them."""
+    slots, shorts, longs = 4, 300, 3
+    app = make_app(engine_url, resilience=SELDOM, lease_ms=300_000)
+    long, short = app.task(name="long")(gate.hold), app.task(name="short")(tally.note)
+    mixed = [long.job() if number % 101 == 50 else short.job() for number in range(shorts + longs)]
+    app.enqueue_many(mixed)
+    with serving(app, concurrency=slots, services=False):
+        wait_until(lambda: tally.done == shorts, "all short jobs, past the long ones", 60)
+        assert gate.waiting == longs
+        gate.opened.set()
+    ready, in_flight = shorts + longs, 0
+    for each in rounds:
+        taken = sum(each.claimed.values())
+        if ready:
+            # What ends in this very exchange may leave its slot a moment later.
+            assert each.claim.top >= slots - in_flight, "a slot was not asked for"
+            assert taken == min(each.claim.top, ready), "a slot stayed empty though a job was ready"
+        ready, in_flight = ready - taken, in_flight + taken - each.ends
+    assert ready == in_flight == 0
+
+
+@pytest.mark.parametrize("prefetch", [{}, {"prefetch_buffer": 8, "claim_lease_ms": 60_000}])
+@pytest.mark.parametrize("cap", [None, 9])
+def test_a_pass_takes_at_most_the_batch_from_a_queue_in_every_mode(
+    make_app: MakeApp, engine_url: str, rounds: list[Round], prefetch: dict[str, int], cap: int | None
+) -> None:
+    """S0-36: in custom mode with and without caps, and where jobs are claimed ahead."""
+    app = make_app(engine_url, queues=[Queue("a", max_concurrency=cap), Queue("b")], **prefetch)
+    task = app.task(name="note", queue="a")(lambda: None)
+    app.enqueue_many([task.using(queue=queue).job() for queue in ("a", "b") for _ in range(20)])
+    app.run_worker(until_empty=True, concurrency=6, max_claim_batch=2)
+    assert sum(sum(each.claimed.values()) for each in rounds) == 40
+    assert max(count for each in rounds for count in each.claimed.values()) == 2
+
+
+def test_claims_ask_for_the_locks_of_caps_only_where_there_are_caps(
+    make_app: MakeApp, engine_url: str, rounds: list[Round]
+) -> None:
+    """S0-56"""
+    for cap in (None, 3):
+        rounds.clear()
+        app = make_app(engine_url, queues=[Queue("a", max_concurrency=cap)])
+        app.task(name="note", queue="a")(lambda: None).enqueue_many([()] * 5)
+        app.run_worker(until_empty=True)
+        asking = [each.claim for each in rounds if each.claim.wants]
+        assert {claim.under_caps for claim in asking} == {cap is not None}
+
+
+# By which statements
+
+
+@pytest.mark.parametrize("served", [["a"], ["a", "b"], ["*"], ["a", "b*"]])
+def test_every_list_of_queues_is_claimed_from_by_one_statement(
+    make_app: MakeApp, engine_url: str, trouble: Trouble, tally: Tally, served: list[str]
+) -> None:
+    """S1-23, S1-26: an exact name, several, a wildcard or all, and with a paused queue among them."""
+    app = make_app(engine_url)
+    note = app.task(name="note")(tally.note)
+    app.enqueue_many([note.using(queue=queue).job() for queue in ("a", "b", "b-held") for _ in range(10)])
+    app.pause("b-held")
+    with serving(app, queues=served, services=False, concurrency=2):
+        wait_until(lambda: tally.done >= (10 if served == ["a"] else 20), "what may run")
+    assert tally.done == (10 if served == ["a"] else 20)
+    assert {name for name in trouble.calls if "advance" in name or "claim" in name} == {"advance", "claim"}
+
+
+def test_the_names_behind_a_wildcard_are_not_asked_for_with_every_claim(
+    make_app: MakeApp, engine_url: str, trouble: Trouble, tally: Tally
+) -> None:
+    """S1-28: they are asked for apart from the claims, and a paused queue costs no query at all."""
+    app = make_app(engine_url, resilience=SELDOM)
+    note = app.task(name="note")(tally.note)
+    app.enqueue_many([note.using(queue=queue).job() for queue in ("a", "b") for _ in range(60)])
+    app.pause("b")
+    with serving(app, queues=["*"], services=False, concurrency=1):
+        wait_until(lambda: tally.done == 60, "the jobs of the queue that is not paused", 60)
+    assert trouble.calls["advance"] >= 60
+    assert trouble.calls["list_queues"] < trouble.calls["advance"] / 4
+
+
+def test_a_pause_counts_from_the_next_claim_on_though_no_name_was_asked_for(
+    make_app: MakeApp, engine_url: str, rounds: list[Round], tally: Tally, books: Books,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """S1-24: the one statement leaves paused queues out by itself."""
+    app = make_app(engine_url, resilience=SELDOM)
+    note = app.task(name="note")(tally.note)
+    with serving(app, queues=["a", "b"], services=False):
+        app.enqueue_many([note.using(queue=queue).job() for queue in ("a", "b")])
+        wait_until(lambda: tally.done == 2, "both queues to be served")
+        app.pause("b")
+        # From here on the worker learns nothing new about its queues.
+        monkeypatch.setattr(pump_module.Pump, "_learn_names", lambda pump, now: None)
+        before = len(rounds)
+        app.enqueue_many([note.using(queue=queue).job() for queue in ("b", "a")])
+        wait_until(lambda: tally.done == 3, "the other queue to be served")
+        asked = {want.queue for each in list(rounds)[before:] for want in each.claim.wants}
+        assert asked == {"a", "b"}, "it still asks for both"
+    assert books.rows("select queue, state from {job}") == [("b", "ready")]
+
+
+# In which order it starts
+
+
+@pytest.fixture
+def starting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a worker does for the first time, in its order."""
+    seen: list[str] = []
+
+    def note(owner: Any, name: str, what: str) -> None:
+        before = getattr(owner, name)
+
+        def noted(*args: Any, **options: Any) -> Any:
+            if what not in seen:
+                seen.append(what)
+            return before(*args, **options)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(Evenflow, "_pump_options", "validate")
+    note(sqlite3, "connect", "connect")
+    note(psycopg, "connect", "connect")
+    note(local_module, "Slots", "slots")
+    note(pump_module, "watch_signals", "subscribe")
+    note(rounds_module, "advance", "claim")
+    return seen
+
+
+def test_a_worker_validates_connects_makes_its_slots_and_subscribes_before_it_claims(
+    make_app: MakeApp, engine_url: str, starting: list[str]
+) -> None:
+    """S2-12"""
+    make_app(engine_url).run_worker(until_empty=True, queues=["a"], services=False)
+    assert starting == ["validate", "connect", "slots", "subscribe", "claim"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"concurrency": 0}, {"max_claim_batch": -1}, {"shutdown_timeout": -1.0}, {"queues": ["no good"]}],
+)
+def test_with_an_invalid_configuration_no_connection_is_opened(
+    make_app: MakeApp, engine_url: str, starting: list[str], wrong: dict[str, Any]
+) -> None:
+    """S2-12"""
+    app = make_app(engine_url)
+    with pytest.raises(ConfigError):
+        app.run_worker(until_empty=True, **wrong)
+    with pytest.raises(ConfigError):
+        make_app(engine_url, prefetch_buffer=1)
+    assert starting == ["validate"]
+
+
+# When it looks
+
+
+class DeafSignals:
+    """Hears nothing, whatever comes."""
+
+    def __init__(self) -> None:
+        self._interrupt = Interrupt()
+
+    def wait(self, timeout_s: float) -> set[str]:
+        self._interrupt.wait(timeout_s)
+        return set()
+
+    def interrupt(self) -> None:
+        self._interrupt.set()
+
+    def close(self) -> None:
+        self._interrupt.close()
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pumps to which no wake-up comes."""
+
+    @contextlib.contextmanager
+    def watch(*_: Any, **__: Any) -> Iterator[DeafSignals]:
+        with contextlib.closing(DeafSignals()) as signals:
+            yield signals
+
+    monkeypatch.setattr(pump_module, "watch_signals", watch)
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_worker_that_hears_nothing_finds_work_by_polling(
+    make_app: MakeApp, engine_url: str, rounds: list[Round], tally: Tally
+) -> None:
+    """S2-14, S4-5"""
+    app = make_app(engine_url, resilience=Resilience(notify_poll_interval_ms=1_000))
+    note = app.task(name="note")(tally.note)
+    with serving(app, queues=["default"], services=False):
+        wait_until(lambda: len(rounds) >= 1, "the first look")
+        note.enqueue()
+        wait_until(lambda: tally.done == 1, "a poll that finds the job")
+
+
+@pytest.mark.parametrize("poll_ms", [1_000, 5_000, 300_000])
+def test_the_poll_interval_is_the_one_that_was_set(make_app: MakeApp, engine_url: str, poll_ms: int) -> None:
+    """S4-5"""
+    app = make_app(engine_url, resilience=Resilience(notify_poll_interval_ms=poll_ms))
+    app.prepare()
+    with app._local_worker(app._served(["a"]), PumpOptions(), services=False) as worker:
+        pump = worker.pump
+        for _ in range(20):
+            pump._claims.postpone(1_000.0)
+            assert 0.9 * poll_ms <= (pump._claims.poll_at - 1_000.0) * 1000 <= 1.1 * poll_ms
+        pump._claims.is_hungry = False
+        assert pump._claim(pump._claims.poll_at - 0.001) is NOTHING
+        assert pump._claim(pump._claims.poll_at + 0.001).wants
+        pump.stop()
+        worker.run()
+
+
+# What wakes it
+
+
+def test_the_pump_takes_as_many_wake_ups_at_once_as_it_was_told(
+    make_app: MakeApp, engine_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2-27"""
+    given: list[int] = []
+    watch = watch_signals
+
+    def noted(engine: Any, kind: str, *, most: int) -> Any:
+        given.append(most)
+        return watch(engine, kind, most=most)
+
+    monkeypatch.setattr(pump_module, "watch_signals", noted)
+    app = make_app(engine_url)
+    app.prepare()
+    options = PumpOptions(coalesce_notifies=7, until_empty=True)
+    with app._local_worker(app._served(["a"]), options, services=False) as worker:
+        worker.run()
+    assert given == [7]
