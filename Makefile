@@ -28,7 +28,7 @@ test: environment servers ## lint, then every test, on SQLite and on a private P
 	@said=$$(mktemp) && trap 'rm -f "$$said"' EXIT; \
 	$(MAKE) --no-print-directory lint >"$$said" 2>&1 & lint=$$!; \
 	$(BIN)/python -m pytest --collect-only -qq $(ARGS) >/dev/null 2>&1; \
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 $(ARGS); tests=$$?; \
+	$(BIN)/python -m tools.suite -n $(WORKERS) --maxprocesses 6 $(ARGS); tests=$$?; \
 	wait $$lint || { lint=$$?; cat "$$said"; echo "lint failed, see above" >&2; exit $$lint; }; \
 	exit $$tests
 

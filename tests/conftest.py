@@ -4,6 +4,7 @@ One private PostgreSQL serves the whole run, all xdist workers included; it star
 for it. Every test gets an empty database of its own. A run that cannot have PostgreSQL fails; it never skips.
 """
 
+import json
 import os
 import zlib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.pgbouncer import PgBouncer, PgBouncerUnavailable
 from tests.postgres_server import DatabaseHost, ExternalPostgres, PostgresServer
 from tests.scratch_directory import Scratch
 from tools.server_binaries import find_pgbouncer, find_postgres, version_text
+from tools.suite import CROWDED, FAILURES_VARIABLE
 
 EXTERNAL_URL = os.environ.get("EVENFLOW_TEST_POSTGRES_URL")
 SHARED_DIRECTORY = pytest.StashKey[Path]()
@@ -145,6 +147,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("either") and not _is_chosen(item):
             item.add_marker(pytest.mark.large)
     items.sort(key=_place_in_line)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell whoever runs the suite which tests failed, and which of them start processes."""
+    path = os.environ.get(FAILURES_VARIABLE)
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if path is None or reporter is None or hasattr(session.config, "workerinput"):
+        return
+    failed = reporter.stats.get("failed", []) + reporter.stats.get("error", [])
+    said = {report.nodeid: not set(CROWDED).isdisjoint(report.keywords) for report in failed}
+    Path(path).write_text(json.dumps(said))
 
 
 def pytest_report_header() -> list[str]:

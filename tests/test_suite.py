@@ -1,0 +1,71 @@
+"""The runner of the suite: which failures are looked at twice, and that a second look can fail too."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.suite import FAILURES_VARIABLE, MOST, ROOT, deserves_second_look
+
+SAMPLE = """\
+import pathlib
+
+import pytest
+
+
+@pytest.mark.{mark}
+def test_sample() -> None:
+    tries = pathlib.Path(__file__).with_name("tries")
+    tries.write_text("x" + (tries.read_text() if tries.exists() else ""))
+    assert len(tries.read_text()) >= {passes_at}
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A place inside of the project, where pytest finds its settings, that nobody else looks at."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [
+        ({}, False),
+        ({"a": True}, True),
+        ({"a": True, "b": False}, False),
+        ({str(number): True for number in range(MOST)}, True),
+        ({str(number): True for number in range(MOST + 1)}, False),
+    ],
+)
+def test_a_few_failures_of_tests_that_start_processes_deserve_a_second_look(
+    failures: dict[str, bool], expected: bool
+) -> None:
+    assert deserves_second_look(failures) is expected
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("mark", "passes_at", "tries", "code"),
+    [("process", 2, 2, 0), ("process", 3, 2, 1), ("slow", 2, 1, 1)],
+    ids=["passes alone", "fails alone too", "starts no process"],
+)
+def test_a_test_that_fails_is_run_once_more_only_where_it_starts_processes(
+    folder: Path, mark: str, passes_at: int, tries: int, code: int
+) -> None:
+    sample = folder / "test_sample.py"
+    sample.write_text(SAMPLE.format(mark=mark, passes_at=passes_at))
+    others = ("PYTEST", FAILURES_VARIABLE)
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.suite", "-p", "tests.conftest", str(sample)],
+        cwd=ROOT, env={name: value for name, value in os.environ.items() if not name.startswith(others)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout
+    assert len((folder / "tries").read_text()) == tries
+    assert ("passed alone" in done.stdout) is (code == 0)
