@@ -187,7 +187,7 @@ def test_threads_that_share_a_source_get_ids_of_their_own() -> None:
     together = threading.Barrier(8)
 
     def take() -> None:
-        together.wait(10)
+        together.wait(60)
         mine = [number for _ in range(50) for number in source.take(3, blocks.reserve)]
         assert mine == sorted(mine)
         made.extend(mine)
@@ -196,7 +196,7 @@ def test_threads_that_share_a_source_get_ids_of_their_own() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert len(set(made)) == len(made) == 1200
 
 

@@ -165,7 +165,7 @@ def test_lines_of_many_processes_never_mix(tmp_path: Path) -> None:
     )
     path = tmp_path / "ledger"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), letter]) for letter in "abc"]
-    assert [writer.wait(30) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     lines = path.read_text().splitlines()
     assert len(lines) == 1500
     assert set(lines) == {"a" * 200, "b" * 200, "c" * 200}

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FAILURES_VARIABLE = "EVENFLOW_TEST_FAILURES"
+FAILURES_VARIABLE = "SUITE_FAILURES_FILE"
 TESTS_FAILED = 1
 MOST = 3
 CROWDED = ("process", "browser")

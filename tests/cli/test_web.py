@@ -38,7 +38,7 @@ def serving(*arguments: str, **variables: str) -> Iterator[tuple[str, "subproces
 
 
 def answered(address: str, **headers: str) -> str:
-    with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=10) as answer:
+    with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=WITHIN_S) as answer:
         return str(answer.read().decode())
 
 

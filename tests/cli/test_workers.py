@@ -1,6 +1,7 @@
 """`evenflow workers`: who is in the books, and who has fallen silent."""
 
 import json
+import re
 
 from evenflow.ids import id_text
 from evenflow.store import leases, reads
@@ -21,7 +22,7 @@ def test_nobody_works_here(stage: Stage) -> None:
 
 def test_a_silent_worker_is_told_from_a_living_one(stage: Stage) -> None:
     now = reads.now_us(stage.engine)
-    leases.register(stage.engine, 1, kind="supervisor", host="one", pid=4321, lease_us=10_000_000)
+    leases.register(stage.engine, 1, kind="supervisor", host="one", pid=4321, lease_us=600_000_000)
     leases.register(
         stage.engine, 2, kind="worker", host="two", pid=5, lease_us=10_000_000, parent=1,
         about='{"running":3,"concurrency":10}', now=now - 90_000_000,
@@ -39,7 +40,7 @@ def test_a_silent_worker_is_told_from_a_living_one(stage: Stage) -> None:
     assert one.split()[:4] == [id_text(1), "supervisor", "one", "4321"]
     assert one.endswith(" alive")
     assert "3 of 10" in two
-    assert "1 min 30 s ago" in two
+    assert re.search(r" (1 min [3-5]\d s|2 min) ago", two), two  # or more, where somebody stood still
     assert two.endswith(" silent")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from evenflow import Evenflow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-STOP_WITHIN_S = 20
+STOP_WITHIN_S = 60
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ def drain(app: Evenflow) -> None:
 def assert_nobody_connected(url: str) -> None:
     count = "select count(*) from pg_stat_activity where application_name = 'evenflow' and datname = current_database()"
     with psycopg.connect(url, autocommit=True) as session:
-        wait_until(lambda: session.execute(count).fetchone() == (0,), "connections to end", 5)
+        wait_until(lambda: session.execute(count).fetchone() == (0,), "connections to end")
 
 
 def test_a_task_is_known_by_its_name(sqlite_app: Evenflow) -> None:

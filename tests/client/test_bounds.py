@@ -39,7 +39,7 @@ def test_what_is_beyond_the_bound_overflows_and_runs_by_itself(app: Evenflow) ->
     jobs = echo(app).enqueue_many([(number,) for number in range(10)])
     assert [job.state for job in jobs] == ["ready"] * 3 + ["overflow"] * 7
     app.run_worker(until_empty=True, concurrency=4)
-    assert [job.result(timeout=5) for job in jobs] == list(range(10))
+    assert [job.result(timeout=30) for job in jobs] == list(range(10))
 
 
 def test_a_backlog_many_times_the_bound_drains_without_waiting_for_a_sweep(app: Evenflow) -> None:
@@ -47,8 +47,8 @@ def test_a_backlog_many_times_the_bound_drains_without_waiting_for_a_sweep(app: 
     task.enqueue_many([(number,) for number in range(300)])
     with serving(app, concurrency=8):
         last = task.enqueue(300)
-        assert last.result(timeout=20) == 300
-        wait_until(lambda: not any(app.stats().values()), "the rest", 20)
+        assert last.result(timeout=30) == 300
+        wait_until(lambda: not any(app.stats().values()), "the rest")
 
 
 def test_why_and_limits_tell_of_the_bound(app: Evenflow) -> None:
@@ -95,7 +95,7 @@ def test_a_queue_bounded_at_run_time_alone_is_filled_by_its_workers(app: Evenflo
     app.set_limit("default", max_ready=2)
     jobs = echo(app, "default").enqueue_many([(number,) for number in range(20)])
     app.run_worker(until_empty=True)
-    assert [job.result(timeout=5) for job in jobs] == list(range(20))
+    assert [job.result(timeout=30) for job in jobs] == list(range(20))
 
 
 def test_a_full_queue_rejects_all_of_a_batch(app: Evenflow) -> None:
@@ -136,4 +136,4 @@ def test_a_caller_s_transaction_is_not_rejected_but_its_jobs_wait(tmp_path: Path
         connection.commit()
         connection.close()
         app.run_worker(until_empty=True)
-        assert job.result(timeout=5) == 2
+        assert job.result(timeout=30) == 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from typing import Any
 
 import pytest
@@ -150,23 +151,26 @@ class TestAStep:
 
 class TestASleep:
     def test_frees_the_slot_and_uses_no_attempt(self, app: Evenflow, counting: Counting) -> None:
+        has_begun, has_run = threading.Event(), threading.Event()
+
         @app.task(name="body")
         def body(ctx: Context) -> int:
             ctx.step("before", counting.note, 1)
-            ctx.sleep(0.3)
-            ctx.sleep(0.2)
+            has_begun.set()
+            while not has_run.is_set():  # nobody else has the slot before it sleeps, however long it tries
+                ctx.sleep(0.1)
             ctx.step("after", counting.note, 2)
             return ctx.attempt
 
         @app.task(name="other")
-        def other() -> str:
-            return "meanwhile"
+        def other() -> None:
+            has_run.set()
 
         with serving(app, concurrency=1):
             job = body.enqueue()
-            wait_until(lambda: job.refresh().state == "scheduled", "the body to sleep", 20)
-            assert other.enqueue().result(timeout=20) == "meanwhile"
-            assert job.result(timeout=20) == 1
+            assert has_begun.wait(30)
+            other.enqueue()
+            assert job.result(timeout=30) == 1
         assert counting.calls == [1, 2]
 
     def test_with_a_name_is_none_of_those_that_are_told_apart_by_their_order(self, app: Evenflow) -> None:
@@ -189,7 +193,7 @@ class TestASleep:
             return "slept"
 
         with serving(app):
-            assert body.enqueue().result(timeout=20) == "slept"
+            assert body.enqueue().result(timeout=30) == "slept"
 
     def test_can_be_cancelled(self, app: Evenflow) -> None:
         @app.task(name="body")
@@ -219,10 +223,10 @@ class TestAnEvent:
 
         with serving(app, concurrency=1):
             job = app.tasks["body"].enqueue()
-            wait_until(lambda: job.refresh().state == "scheduled", "the body to wait", 20)
+            wait_until(lambda: job.refresh().state == "scheduled", "the body to wait")
             assert app.emit("other") == 0
             assert app.emit("paid", {"amount": 5}) == 1
-            assert job.result(timeout=20) == {"amount": 5}
+            assert job.result(timeout=30) == {"amount": 5}
 
     def test_that_came_before_the_wait_but_after_the_job_is_found(self, app: Evenflow) -> None:
         @app.task(name="body")
@@ -248,7 +252,7 @@ class TestAnEvent:
 
         with serving(app):
             job = body.enqueue()
-            assert job.result(timeout=20) == "late"
+            assert job.result(timeout=30) == "late"
 
     def test_that_comes_while_the_body_goes_to_sleep_is_not_missed(self, app: Evenflow) -> None:
         @app.task(name="body")

@@ -97,5 +97,5 @@ def test_a_worker_that_goes_on_reports_without_being_stopped(
     monkeypatch.setattr("evenflow.store.statistics.add", noted)
     with serving(app):
         plus.enqueue(1, 2)
-        assert reported.wait(10)
+        assert reported.wait(30)
         assert [row.succeeded for row in app.totals()] == [1]

@@ -117,9 +117,9 @@ def test_a_batch_that_waits_for_an_open_transaction_decides_by_how_it_ends(
         holder = task.enqueue("bob", connection=connection)
         waiter = threading.Thread(target=enqueue)
         waiter.start()
-        wait_until(lambda: _is_somebody_blocked(postgres_url), "the batch to wait for the key", 10)
+        wait_until(lambda: _is_somebody_blocked(postgres_url), "the batch to wait for the key")
         connection.commit() if commits else connection.rollback()
-        waiter.join(10)
+        waiter.join(30)
     if commits:
         assert isinstance(ends[0], DuplicateJob)
         assert ends[0].job_id == holder.id

@@ -138,7 +138,7 @@ def test_it_follows_the_caller_s_transaction_and_wakes_workers_with_it(shop: Sho
         with pytest.raises(LookupError):
             shop.app.job(gone)
         shop.enqueue("any")
-        assert [note.payload for note in listener.notifies(timeout=10, stop_after=1)] == ["+"]
+        assert [note.payload for note in listener.notifies(timeout=30, stop_after=1)] == ["+"]
 
 
 def test_a_unique_key_gives_the_open_job_and_is_that_of_python(shop: Shop) -> None:
@@ -229,7 +229,7 @@ def test_another_schema_has_a_function_of_its_own(
     connection.execute("listen other_jobs_wake")
     row = connection.execute("select other_jobs.enqueue('nothing')").fetchone()
     assert row is not None and app.job(row[0]).state is State.ARRIVING
-    assert [note.payload for note in connection.notifies(timeout=10, stop_after=1)] == ["+"]
+    assert [note.payload for note in connection.notifies(timeout=30, stop_after=1)] == ["+"]
 
 
 def test_every_function_that_runs_as_its_owner_pins_its_search_path(shop: Shop) -> None:

@@ -5,7 +5,6 @@ import gc
 import logging
 import os
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,8 +26,8 @@ from tests.client.serving import serving, worker_process
 from tests.client.worker_process import build_app
 from tests.processes import wait_until
 
-# A wait that only the fallback would end fails the test by far.
-MUCH_LATER_S = 60.0
+# A wait that only the fallback would end fails the test by far, and a busy machine does not.
+MUCH_LATER_S, SOONER_S = 60.0, 40.0
 
 
 def echo(value: int) -> int:
@@ -38,9 +37,7 @@ def echo(value: int) -> int:
 def assert_quick(task: AnyTask) -> None:
     """Jobs are picked up and their results come back long before anybody would look by himself."""
     for value in range(4):
-        began = time.monotonic()
-        assert task.enqueue(value).result(timeout=20) == value
-        assert time.monotonic() - began < 15
+        assert task.enqueue(value).result(timeout=SOONER_S) == value
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -68,7 +65,7 @@ def test_a_waiter_is_woken_by_a_worker_in_another_process(engine_url: str) -> No
 async def test_coroutines_are_woken_by_a_worker_in_another_process(engine_url: str) -> None:
     with worker_process(engine_url), build_app(engine_url) as app:
         jobs = app.tasks["echo"].enqueue_many([(value,) for value in range(20)])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SOONER_S):
             assert await asyncio.gather(*(job.aresult() for job in jobs)) == list(range(20))
 
 
@@ -103,7 +100,7 @@ def test_the_end_between_the_first_look_and_the_listening_is_not_missed(
         return found
 
     monkeypatch.setattr(reads, "ended_among", look_then_finish)
-    assert job.result(timeout=20) == 7
+    assert job.result(timeout=30) == 7
 
 
 def test_a_claim_that_meets_a_waiter_asking_is_made_again(
@@ -126,16 +123,16 @@ def test_a_claim_that_meets_a_waiter_asking_is_made_again(
             session.execute("update evenflow.job set awaited = true where id = %s", (job,))
             stepped_over.clear()
             app.resume("default")
-            assert stepped_over.wait(10)
+            assert stepped_over.wait(30)
         return asked(engine, job)
 
     with serving(app, queues=["default"]):
-        assert task.enqueue(1).result(timeout=20) == 1
+        assert task.enqueue(1).result(timeout=30) == 1
         app.pause("default")
         job = task.enqueue(2)
         monkeypatch.setattr("evenflow.worker.rounds.advance", noted)
         monkeypatch.setattr(reads, "await_job", ask_slowly)
-        assert job.result(timeout=20) == 2
+        assert job.result(timeout=SOONER_S) == 2
 
 
 def test_a_wait_without_announcements_ends_by_looking_again(
@@ -145,7 +142,7 @@ def test_a_wait_without_announcements_ends_by_looking_again(
     monkeypatch.setattr("evenflow.store.signals.VersionWatch._version", lambda self: 0)
     task = sqlite_app.task(name="echo")(echo)
     with serving(sqlite_app):
-        assert task.enqueue(3).result(timeout=20) == 3
+        assert task.enqueue(3).result(timeout=30) == 3
 
 
 async def test_200_waiting_coroutines_need_no_thread_each(app: Evenflow) -> None:
@@ -162,13 +159,13 @@ async def test_200_waiting_coroutines_need_no_thread_each(app: Evenflow) -> None
 def test_many_threads_wait_for_one_job(app: Evenflow) -> None:
     job = app.task(name="echo")(echo).enqueue(7)
     found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(job.result(timeout=20))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(job.result(timeout=30))) for _ in range(8)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(app._producer.results._waiting.get(job._record.id, ())) == 8, "eight waiters", 10)
+    wait_until(lambda: len(app._producer.results._waiting.get(job._record.id, ())) == 8, "eight waiters")
     app.run_worker(until_empty=True)
     for thread in threads:
-        thread.join(20)
+        thread.join(30)
     assert found == [7] * 8
     assert app._producer.results._waiting == {}
 
@@ -195,48 +192,59 @@ def test_close_ends_the_watching_thread(app: Evenflow) -> None:
 def test_a_wait_goes_on_when_its_app_is_closed_and_used_again(app: Evenflow) -> None:
     job = app.task(name="echo")(echo).enqueue(7)
     found: list[int] = []
-    waiter = threading.Thread(target=lambda: found.append(job.result(timeout=20)))
+    waiter = threading.Thread(target=lambda: found.append(job.result(timeout=30)))
     waiter.start()
-    wait_until(lambda: bool(app._producer.results._waiting), "the waiter to wait", 10)
+    wait_until(lambda: bool(app._producer.results._waiting), "the waiter to wait")
     app.close()
     app.run_worker(until_empty=True)
-    waiter.join(20)
+    waiter.join(30)
     assert found == [7]
+
+
+def _echo_after(event: threading.Event) -> Callable[[int], int]:
+    """A body that ends when this has happened, and not before it, however slow somebody is."""
+
+    def body(value: int) -> int:
+        assert event.wait(20)
+        return value
+
+    return body
 
 
 def test_a_waiter_outlives_a_database_that_is_away_for_a_while(
     sqlite_app: Evenflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "LOOK_AGAIN_S", 0.02)
-    looked, outages = reads.ended_among, iter(range(3))
+    looked, outages, is_back = reads.ended_among, iter(range(3)), threading.Event()
 
     def away(*arguments: object) -> set[int]:
         if next(outages, None) is not None:
             raise StoreUnavailable("the database is away")
+        is_back.set()
         return looked(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reads, "ended_among", away)
-    task = sqlite_app.task(name="echo")(echo)
+    task = sqlite_app.task(name="echo")(_echo_after(is_back))
     with serving(sqlite_app):
-        assert task.using(run_after=0.1).enqueue(3).result(timeout=20) == 3
-    assert next(outages, None) is None
+        assert task.enqueue(3).result(timeout=30) == 3
 
 
 def test_a_watching_thread_that_dies_is_replaced(
     sqlite_app: Evenflow, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(results, "LOOK_AGAIN_S", 0.02)
-    watch, failures = watch_signals, iter(range(2))
+    watch, failures, is_over = watch_signals, iter(range(2)), threading.Event()
 
     def out_of_descriptors(*arguments: object) -> object:
         if next(failures, None) is not None:
             raise OSError(24, "Too many open files")
+        is_over.set()
         return watch(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(results, "watch_signals", out_of_descriptors)
-    task = sqlite_app.task(name="echo")(echo)
+    task = sqlite_app.task(name="echo")(_echo_after(is_over))
     with caplog.at_level(logging.ERROR, "evenflow.client"), serving(sqlite_app):
-        assert task.using(run_after=0.2).enqueue(3).result(timeout=20) == 3
+        assert task.enqueue(3).result(timeout=30) == 3
     assert "waiting for results failed" in caplog.text
 
 
@@ -246,15 +254,15 @@ def test_a_job_that_an_operator_ends_is_told_to_its_waiter(app: Evenflow) -> Non
 
     def wait() -> None:
         try:
-            job.result(timeout=20)
+            job.result(timeout=30)
         except JobCancelled as ended:
             ends.append(str(ended.job.state))
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    wait_until(lambda: bool(app._producer.results._waiting), "the waiter to wait", 10)
+    wait_until(lambda: bool(app._producer.results._waiting), "the waiter to wait")
     app.discard(job.id)
-    waiter.join(20)
+    waiter.join(30)
     assert ends == ["discarded"]
 
 
@@ -272,7 +280,7 @@ def test_a_fork_waits_for_results_of_its_own(engine_url: str, make_app: MakeApp)
         gc.disable()
         status = 1
         try:
-            status = 0 if job.result(timeout=20) == 7 else 2
+            status = 0 if job.result(timeout=30) == 7 else 2
         finally:
             os._exit(status)
     app.run_worker(until_empty=True)

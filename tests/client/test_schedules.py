@@ -310,7 +310,7 @@ def test_run_now_enqueues_beside_the_slots(app: Evenflow, sent: list[Any]) -> No
     before = app.schedules.add("x", "mail", cron="0 0 1 1 *", args=["bob"])
     job = app.schedules.run_now("x")
     app.run_worker(until_empty=True)
-    assert (job.result(timeout=10), sent) == (None, [("bob", 1)])
+    assert (job.result(timeout=30), sent) == (None, [("bob", 1)])
     after = app.schedules.get("x")
     assert (after.next_run, after.last_job) == (before.next_run, job.id)
     assert [fire.outcome for fire in app.schedules.fires("x")] == ["by hand"]

@@ -122,11 +122,11 @@ def test_what_is_forged_ends_as_forged_though_its_lock_is_taken(
     @app.task(name="report", single_instance=True, on_conflict=on_conflict)
     def report(number: int) -> None:
         has_begun.set()
-        may_end.wait(20)
+        may_end.wait(60)
 
     holder = report.enqueue(1)
     with serving(app, concurrency=2):
-        has_begun.wait(20)
+        has_begun.wait(30)
         job = report.using(run_after=3600).enqueue(2)  # nobody may claim it before it is changed
         change(
             engine_url, column, {"payload": "[[5000],{}]", "options": '{"lock":'}[column], id_number(job.id)

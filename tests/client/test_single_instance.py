@@ -1,7 +1,6 @@
 """Single-instance tasks as users declare and run them: the lock's name, its time, and what contention does."""
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +29,7 @@ class Overlap:
             self.runs += 1
             self.most = max(self.most, self.running)
         self.has_begun.set()
-        self.may_end.wait(20)
+        self.may_end.wait(60)
         with self._lock:
             self.running -= 1
 
@@ -75,9 +74,9 @@ def test_one_that_waits_takes_no_slot_and_says_who_holds_the_lock(app: Evenflow,
 
     with serving(app, concurrency=2):
         first = reports.enqueue()
-        assert body.has_begun.wait(10)
+        assert body.has_begun.wait(30)
         second = reports.enqueue()
-        assert quick.enqueue().result(timeout=10) == "done"
+        assert quick.enqueue().result(timeout=30) == "done"
         (reason,) = app.why(second.id)
         assert (reason.rule, reason.holders) == ("single instance", (first.id,))
         assert reason.text == f"single instance 'report' is held by job {first.id}"
@@ -85,7 +84,7 @@ def test_one_that_waits_takes_no_slot_and_says_who_holds_the_lock(app: Evenflow,
         assert (row.name, row.kind, row.used, row.limit, row.waiting) == ("lock:report", "lock", 1, 1, 1)
         assert row.holders == (first.id,)
         body.may_end.set()
-        second.result(timeout=10)
+        second.result(timeout=30)
     assert app.job(second.id).attempt == 1
 
 
@@ -129,48 +128,55 @@ def test_a_body_that_raises_or_times_out_lets_the_next_one_run(app: Evenflow) ->
     def fails() -> None:
         raise ValueError("no")
 
+    may_end = threading.Event()
     failing = task(app, fails, name="failing", single_instance="shared")
-    slow = app.task(name="slow", single_instance="shared", timeout=0.2)(_too_long)
+    slow = app.task(name="slow", single_instance="shared", timeout=0.2)(lambda: may_end.wait(60))
     jobs = [failing.enqueue(), slow.enqueue(), failing.enqueue()]
     with serving(app, concurrency=3):
-        for job in jobs:
-            with pytest.raises(JobFailed):
-                job.result(timeout=20)
+        try:
+            for job in jobs:
+                with pytest.raises(JobFailed):
+                    job.result(timeout=30)
+        finally:
+            may_end.set()  # the thread itself cannot be ended
 
 
 def test_skip_ends_a_contended_job_without_running_it(app: Evenflow, body: Overlap) -> None:
     reports = task(app, body, on_conflict="skip")
     with serving(app, concurrency=3):
         first = reports.enqueue()
-        assert body.has_begun.wait(10)
+        assert body.has_begun.wait(30)
         second = reports.enqueue()
         with pytest.raises(JobCancelled):
-            second.result(timeout=10)
+            second.result(timeout=30)
         ended = app.job(second.id)
         assert ended.state == "skipped"
         assert ended.error is not None
         assert ended.error.code == "LOCK_CONTENDED"
         assert ended.error.message == f"already running: lock:report is held by job {first.id}"
         body.may_end.set()
-        first.result(timeout=10)
-        reports.enqueue().result(timeout=10)
+        first.result(timeout=30)
+        reports.enqueue().result(timeout=30)
     assert (body.runs, body.most) == (2, 1)
 
 
 def test_fail_is_a_failed_attempt_that_the_retry_policy_decides_about(app: Evenflow, body: Overlap) -> None:
     reports = task(
-        app, body, on_conflict="fail", retry=Retry(max_attempts=50, backoff="fixed", base=0.05, jitter=False)
+        app,
+        body,
+        on_conflict="fail",
+        retry=Retry(max_attempts=5_000, backoff="fixed", base=0.05, jitter=False),
     )
     with serving(app, concurrency=3):
         reports.enqueue()
-        assert body.has_begun.wait(10)
+        assert body.has_begun.wait(30)
         second = reports.enqueue()
         wait_until(lambda: app.job(second.id).attempt >= 2, "a second attempt")
         waiting = app.job(second.id)
         assert waiting.error is not None
         assert waiting.error.code == "LOCK_CONTENDED"
         body.may_end.set()
-        second.result(timeout=10)
+        second.result(timeout=30)
         assert app.job(second.id).attempt >= 3
     assert (body.runs, body.most) == (2, 1)
 
@@ -179,9 +185,9 @@ def test_fail_without_retries_ends_the_job(app: Evenflow, body: Overlap) -> None
     reports = task(app, body, on_conflict="fail")
     with serving(app, concurrency=3):
         reports.enqueue()
-        assert body.has_begun.wait(10)
+        assert body.has_begun.wait(30)
         with pytest.raises(JobFailed, match="already running"):
-            reports.enqueue().result(timeout=10)
+            reports.enqueue().result(timeout=30)
         body.may_end.set()
 
 
@@ -198,7 +204,7 @@ def test_jobs_that_only_wait_are_not_contended(app: Evenflow, body: Overlap, on_
 def test_prefetched_jobs_take_their_locks_when_they_start(
     engine_url: str, make_app: MakeApp, body: Overlap, on_conflict: Any
 ) -> None:
-    app = make_app(engine_url, prefetch_buffer=10, claim_lease_ms=5_000)
+    app = make_app(engine_url, prefetch_buffer=10, claim_lease_ms=30_000)
     body.may_end.set()
     jobs = task(app, body, on_conflict=on_conflict).enqueue_many([(number,) for number in range(5)])
     app.run_worker(until_empty=True, concurrency=1)
@@ -233,11 +239,11 @@ def test_contention_says_nothing_to_a_breaker(engine_url: str, make_app: MakeApp
     reports = task(app, body, on_conflict="fail", breaker=Breaker(failure_threshold=1))
     with serving(app, concurrency=3):
         first = reports.enqueue()
-        assert body.has_begun.wait(10)
+        assert body.has_begun.wait(30)
         with pytest.raises(JobFailed, match="already running"):
-            reports.enqueue().result(timeout=10)
+            reports.enqueue().result(timeout=30)
         body.may_end.set()
-        first.result(timeout=10)
+        first.result(timeout=30)
     assert [breaker.state for breaker in app.breakers()] == ["closed"]
 
 
@@ -271,7 +277,3 @@ def test_mistakes_are_refused_at_the_declaration(
 
 
 def _plain() -> None: ...
-
-
-def _too_long() -> None:
-    time.sleep(0.6)

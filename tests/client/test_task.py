@@ -131,7 +131,7 @@ def test_a_named_argument_may_be_called_self(app: Evenflow) -> None:
     assert task(self=1) == {"self": 1}
     jobs = [task.enqueue(self=2), *task.enqueue_many([{"self": 3}])]
     drain(app)
-    assert [job.result(timeout=5) for job in jobs] == [{"self": 2}, {"self": 3}]
+    assert [job.result(timeout=30) for job in jobs] == [{"self": 2}, {"self": 3}]
 
 
 def test_coroutines_run_too(app: Evenflow) -> None:
@@ -276,7 +276,7 @@ def test_what_is_due_already_runs_at_once(app: Evenflow, run_after: Any) -> None
 def test_a_scheduled_job_runs_when_it_is_due(app: Evenflow) -> None:
     with serving(app):
         job = adder(app).using(run_after=0.2).enqueue(1, 2)
-        assert job.result(timeout=10) == 3
+        assert job.result(timeout=30) == 3
     assert job.started_at is not None
     assert job.started_at >= job.run_at
 

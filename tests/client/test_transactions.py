@@ -37,7 +37,7 @@ from tests.client.transactions import (
 
 CLIENTS = [("sqlite", name) for name in SQLITE] + [("postgres", name) for name in POSTGRES]
 ASYNC_CLIENTS = [("sqlite", name) for name in ASYNC_SQLITE] + [("postgres", name) for name in ASYNC_POSTGRES]
-QUICK_S = 10
+QUICK_S = 30
 QUEUES = ["default"]
 
 

@@ -29,7 +29,7 @@ def test_replace_gives_the_waiting_job_the_new_arguments(app: Evenflow) -> None:
     again = task.enqueue("bob", 2)
     assert (again.id, again.is_new, again.args) == (first.id, False, ("bob", 2))
     app.run_worker(until_empty=True)
-    assert (first.result(timeout=5), other.result(timeout=5)) == (2, 5)
+    assert (first.result(timeout=30), other.result(timeout=30)) == (2, 5)
 
 
 def test_replace_works_with_signed_jobs(engine_url: str, make_app: MakeApp) -> None:
@@ -38,7 +38,7 @@ def test_replace_works_with_signed_jobs(engine_url: str, make_app: MakeApp) -> N
     first = task.enqueue("bob", 1)
     task.enqueue("bob", 2)
     app.run_worker(until_empty=True)
-    assert first.result(timeout=5) == 2
+    assert first.result(timeout=30) == 2
 
 
 def test_debounce_delays_the_job_and_takes_the_last_arguments(app: Evenflow) -> None:
@@ -50,7 +50,7 @@ def test_debounce_delays_the_job_and_takes_the_last_arguments(app: Evenflow) -> 
     assert jobs[-1].run_at > jobs[0].created_at
     app.retry(jobs[0].id)  # due at once
     app.run_worker(until_empty=True)
-    assert jobs[0].result(timeout=5) == 4
+    assert jobs[0].result(timeout=30) == 4
 
 
 def test_throttle_lets_one_job_through_in_its_time(app: Evenflow) -> None:

@@ -136,7 +136,7 @@ def held(app: Evenflow) -> list[Job[None]]:
 
     @app.task(queue="mail", name="held")
     def body() -> None:
-        GATE.wait(20)
+        GATE.wait(60)
 
     return body.enqueue_many([(), ()])
 
@@ -255,7 +255,7 @@ def test_pauses_are_told_beside_what_holds_a_job_up_first(app: Evenflow) -> None
 @pytest.mark.parametrize("prefetch_buffer", [0, 1])
 def test_busy_slots_are_told_with_what_fills_them(engine_url: str, prefetch_buffer: int) -> None:
     gate = threading.Event()
-    lease = {"prefetch_buffer": 1, "claim_lease_ms": 5000} if prefetch_buffer else {}
+    lease = {"prefetch_buffer": 1, "claim_lease_ms": 30_000} if prefetch_buffer else {}
     with Evenflow(engine_url, **lease) as app:  # type: ignore[arg-type]
 
         @app.task(name="send")

@@ -151,7 +151,7 @@ class TestARun:
     def test_is_waited_for_while_a_worker_serves_it(self, tasks: Tasks) -> None:
         wf = tasks.app.chain(tasks.add.job(1), tasks.add, tasks.add)
         with serving(tasks.app):
-            assert wf.start().result(timeout=20) == 31
+            assert wf.start().result(timeout=30) == 31
 
     def test_can_be_awaited(self, tasks: Tasks) -> None:
         async def play() -> Any:
@@ -159,7 +159,7 @@ class TestARun:
             with pytest.raises(ResultTimeout, match=r"run .* has not ended within 0.05 s"):
                 await run.aresult(timeout=0.05)
             with serving(tasks.app):
-                return await run.aresult(timeout=20)
+                return await run.aresult(timeout=30)
 
         assert asyncio.run(play()) == 21
 
@@ -254,7 +254,7 @@ class TestControl:
         assert run.cancel("enough")
         assert not run.cancel()
         with pytest.raises(RunCancelled, match="enough"):
-            run.result(timeout=5)
+            run.result(timeout=30)
         tasks.app.run_worker(until_empty=True)
         assert tasks.calls == []
 
@@ -308,7 +308,7 @@ class TestControl:
         assert job is not None
         with serving(tasks.app, queues=["default"]):
             tasks.app.cancel(job)
-            wait_until(lambda: run.refresh().state == "failed", "the run to fail", 20)
+            wait_until(lambda: run.refresh().state == "failed", "the run to fail")
         assert states(run) == {"first": "cancelled", "add": "skipped"}
 
 

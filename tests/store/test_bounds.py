@@ -15,6 +15,7 @@ from evenflow.store.callers import drive_together
 from evenflow.store.engine import drive
 from evenflow.store.enqueue import enqueue_steps
 from evenflow.store.leases import free_expired_claims
+from tests.store.legs import on_both_engines
 from tests.store.scene import ALICE, BOB, SECOND, Scene, end_of, new_job, second_engine
 
 QUEUE = "narrow"
@@ -101,6 +102,7 @@ def test_a_group_that_comes_later_is_let_in_before_the_backlog_of_another(scene:
     assert len(taken) <= 4
 
 
+@on_both_engines
 @pytest.mark.parametrize("fair", ["fifo", "round-robin", "time"])
 @pytest.mark.parametrize("max_ready", [1, 3, 40])
 def test_a_bound_goes_with_every_strategy(scene: Scene, fair: Any, max_ready: int) -> None:
@@ -264,6 +266,7 @@ def test_a_bound_lowered_at_run_time_lets_nobody_in_until_there_is_room(scene: S
     assert counts(scene) == (2, 1)
 
 
+@on_both_engines
 def test_a_bound_that_is_lifted_lets_everybody_in(scene: Scene) -> None:
     bounded(scene, 1)
     put(scene, *[narrow() for _ in range(2500)])
@@ -350,7 +353,7 @@ def test_many_who_enqueue_and_claim_at_the_same_instant_never_break_the_bound(sc
 
     def consume() -> None:
         start.wait()
-        ends_at = time.monotonic() + 30
+        ends_at = time.monotonic() + 90
         while len(done) < 180 and time.monotonic() < ends_at:
             most.append(bounds.uses(engines[3])[0].ready)
             claimed = advance(engines[3], ALICE, (), Claim([Want(QUEUE, 0, 3)], 3)).claimed

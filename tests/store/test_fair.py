@@ -14,6 +14,7 @@ from evenflow.store.migrate import migrate
 from evenflow.store.reads import rounds, tails
 from evenflow.store.sqlite import SqliteEngine
 from evenflow.store.upkeep import forget_idle_groups
+from tests.store.legs import on_both_engines
 from tests.store.scene import ALICE, SECOND, Scene, end_of, execute, new_job, rows_of
 from tests.thorough import examples
 
@@ -80,6 +81,7 @@ def play(model: Model, groups: list[str | None], seed: int, rounds_played: int =
     assert model.turns() == model.line.turns == {}
 
 
+@on_both_engines
 class TestAgainstTheModel:
     @pytest.mark.parametrize("seed", range(3))
     def test_round_robin(self, scene: Scene, seed: int) -> None:

@@ -23,6 +23,7 @@ from evenflow.settings import Retention
 from evenflow.store import control, gates
 from evenflow.store.advance import Advanced, Claim, Want, start
 from tests.store.crowd import in_threads
+from tests.store.legs import on_both_engines
 from tests.store.scene import ALICE, BOB, SECOND, Scene, new_job, rows_of, second_engine
 from tests.store.test_limits import KEPT, enqueue, pass_on
 
@@ -615,6 +616,7 @@ class Model:
             self.state = release_probe(self.state, "probe")
 
 
+@on_both_engines
 @pytest.mark.parametrize("seed", range(8))
 def test_the_store_says_what_the_rule_says(scene: Scene, seed: int) -> None:
     declare(scene)

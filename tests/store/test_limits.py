@@ -12,6 +12,7 @@ from evenflow.store import control, limits
 from evenflow.store.advance import Advanced, Claim, Want, advance
 from evenflow.store.callers import drive_together
 from evenflow.store.enqueue import enqueue_steps
+from tests.store.legs import on_both_engines
 from tests.store.scene import ALICE, BOB, SECOND, Scene, end_of, execute, new_job, rows_of
 
 KEPT = 180 * SECOND
@@ -372,6 +373,7 @@ def test_the_sweep_removes_the_place_in_line_of_a_job_that_is_gone(scene: Scene)
     assert [row["job_id"] for row in rows_of(scene.engine, "hold")] == [first]
 
 
+@on_both_engines
 def test_small_sweeps_one_after_the_other_see_everything(scene: Scene) -> None:
     holders = enqueue(scene, *[keyed(f"k{number}") for number in range(20)])
     successors = enqueue(scene, *[keyed(f"k{number}") for number in range(20)])
@@ -392,6 +394,7 @@ def test_a_sweep_begins_anew_when_it_has_seen_all(scene: Scene) -> None:
     assert limits.sweep(scene.engine, top=100, now=scene.now) == (set(), limits.START)
 
 
+@on_both_engines
 def test_one_promotion_gives_all_free_places_however_many_wait(scene: Scene) -> None:
     count = 2 * limits.BATCH + 1
     enqueue(scene, *[keyed("k", most=count) for _ in range(count)])

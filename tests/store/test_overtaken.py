@@ -32,8 +32,8 @@ def overtaken(scene: Scene, job: int, act: Callable[[], T]) -> T:
         with other.transaction():
             other.execute("update evenflow.job set awaited = true where id = %s", [job])
             thread.start()
-            wait_until(lambda: bool(looking.execute(WAITING.encode()).fetchall()), "us to wait for him", 10)
-        thread.join(10)
+            wait_until(lambda: bool(looking.execute(WAITING.encode()).fetchall()), "us to wait for him")
+        thread.join(30)
     return answers[0]
 
 

@@ -35,11 +35,11 @@ def pipeline(postgres_store: PostgresEngine) -> Iterator[Pipeline]:
 def ask(pipeline: Pipeline, *ends: End, claim: Claim = TWO) -> None:
     unit = lone_unit(ALICE, ends, claim)
     assert unit is not None
-    pipeline.ask(*unit, deadline_s=10.0)
+    pipeline.ask(*unit, deadline_s=30.0)
 
 
 def heard(pipeline: Pipeline, claim: Claim = TWO) -> Advanced:
-    return answered(pipeline.answer(deadline_s=10.0), claim)
+    return answered(pipeline.answer(deadline_s=30.0), claim)
 
 
 def test_answers_come_in_the_order_of_the_questions(scene: Scene, pipeline: Pipeline) -> None:
@@ -71,7 +71,7 @@ def test_an_answer_that_came_along_with_another_is_known_to_be_here(scene: Scene
     ask(pipeline)
     ask(pipeline)
     wait_until(lambda: list(scene.states().values()) == ["running"] * 4, "both to be carried out")
-    assert select.select([pipeline.descriptor], [], [], 10)[0]
+    assert select.select([pipeline.descriptor], [], [], 30)[0]
     first = heard(pipeline)
     wait_until(
         lambda: pipeline.has_answer or bool(select.select([pipeline.descriptor], [], [], 0)[0]), "the other"
@@ -84,7 +84,7 @@ def test_a_unit_that_is_refused_leaves_those_after_it_alone(scene: Scene, pipeli
     scene.enqueue(new_job())
     unit = lone_unit(ALICE, [], TWO)
     assert unit is not None
-    pipeline.ask(unit[0], {**unit[1], "wants": "no list"}, deadline_s=10.0)
+    pipeline.ask(unit[0], {**unit[1], "wants": "no list"}, deadline_s=30.0)
     ask(pipeline)
     with pytest.raises(StoreRefused, match="json"):
         heard(pipeline)
@@ -153,7 +153,7 @@ def test_one_that_loses_a_deadlock_is_run_again_and_the_next_is_not_disturbed(
     first, second = scene.running(), scene.running()
     scene.enqueue(new_job())
     with postgres_store.connect() as other:
-        other.execute("set deadlock_timeout = '10s'")  # the round's session finds it
+        other.execute("set deadlock_timeout = '20s'")  # the round's session finds it
         with other.transaction():
             other.execute("select from evenflow.job where id = %s for update", (second.id,))
             ask(pipeline, end_of(first), end_of(second), claim=Claim())

@@ -7,7 +7,8 @@ from evenflow.settings import Retention
 from evenflow.store import control, leases, limits
 from evenflow.store.advance import recharge, start
 from evenflow.store.engine import as_json
-from tests.store.scene import ALICE, BOB, SECOND, Scene, end_of, new_job, rows_of
+from tests.store.legs import on_both_engines
+from tests.store.scene import ALICE, BOB, SECOND, Scene, end_of, execute, new_job, rows_of
 from tests.store.test_limits import KEPT, enqueue, pass_on
 
 
@@ -148,6 +149,7 @@ def test_the_sweep_promotes_what_a_lost_end_left_blocked_although_others_have_st
     assert scene.states()[other] == "blocked"
 
 
+@on_both_engines
 def test_no_sliding_window_holds_more_starts_than_the_limit(scene: Scene) -> None:
     enqueue(scene, *[rated(most=3, window_us=SECOND) for _ in range(40)])
     starts: list[int] = []
@@ -266,6 +268,7 @@ def test_a_prefetched_job_whose_lease_ran_out_lines_up_anew_at_its_rate(scene: S
     assert (again.id, usage(scene)) == (job.id, (0, 1, 0))
 
 
+@on_both_engines
 class TestManyStarts:
     """Starts of a long window become fewer rows, so that they can be counted: no place comes back early, none is lost."""
 
@@ -274,6 +277,16 @@ class TestManyStarts:
 
     def rows(self, scene: Scene) -> list[tuple[int, int]]:
         return sorted((row["free_at"], row["starts"]) for row in rows_of(scene.engine, "spent"))
+
+    def spread(self, scene: Scene, together: int) -> None:
+        """Let those that started together have started one by one, a second apart: each has a row of its own then."""
+        numbers = f"(with recursive s (n) as (select 0 union all select n + 1 from s where n < {together - 1}) select n from s) t"
+        execute(
+            scene.engine,
+            "insert into evenflow_spent (limiter, free_at, starts)"
+            f" select limiter, free_at - n * {SECOND}, 1 from evenflow_spent, {numbers} where starts = {together}",
+        )
+        execute(scene.engine, f"delete from evenflow_spent where starts = {together}")
 
     def test_by_hand_are_kept_in_fewer_rows_that_free_no_place_early_and_none_much_late(
         self, scene: Scene
@@ -295,9 +308,10 @@ class TestManyStarts:
     def test_of_jobs_are_noticed_by_whoever_promotes(self, scene: Scene) -> None:
         for _ in range(3):
             enqueue(scene, *[rated(most=5_000, window_us=self.WINDOW) for _ in range(self.STARTS // 3)])
-        for _ in range(self.STARTS):
-            scene.now += SECOND
-            scene.claim(1)
+        for _ in range(self.STARTS // 50):
+            scene.now += 50 * SECOND
+            assert len(scene.claim(50)) == 50
+        self.spread(scene, 50)
         assert len(self.rows(scene)) == self.STARTS
         enqueue(scene, rated(most=5_000, window_us=self.WINDOW))
         assert len(self.rows(scene)) < 1_000

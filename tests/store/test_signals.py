@@ -21,7 +21,7 @@ from tests.processes import wait_until
 NESTED = """
 import faulthandler, signal, time
 from evenflow.store.signals import Interrupt
-faulthandler.dump_traceback_later(20, exit=True)
+faulthandler.dump_traceback_later(60, exit=True)
 interrupt, times = Interrupt(), [0]
 def note(*_):
     times[0] += 1
@@ -37,7 +37,7 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 
 def test_a_signal_s_handler_may_interrupt_what_is_being_interrupted() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", NESTED], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", NESTED], capture_output=True, text=True, timeout=90, check=False
     )
     assert ended.returncode == 0, ended.stderr
 
@@ -78,12 +78,12 @@ def test_notifications_that_come_together_are_one_wake_up_up_to_the_number_of_a_
     """S2-27"""
     heard: list[int] = []
     with watch_signals(postgres_store, "wake", most=most) as signals:
-        wait_until(lambda: ARRIVAL in signals.wait(10), "the listener to hear")
+        wait_until(lambda: ARRIVAL in signals.wait(30), "the listener to hear")
         with postgres_store.connect() as other, other.transaction():
             for number in range(25):
                 other.execute("select pg_notify('evenflow_wake', %s)", (f"queue {number}",))
         while sum(heard) < 25:
-            found = signals.wait(20)
+            found = signals.wait(30)
             assert found, "not all of them came"
             heard.append(len(found))
         assert signals.wait(0.05) == set(), "each was told once"
@@ -98,7 +98,7 @@ def test_commits_that_come_together_are_one_wake_up(sqlite_store: SqliteEngine) 
             pass
         for number in range(25):
             register(other, number + 1, kind="worker", host="here", pid=1, lease_us=1)
-        assert signals.wait(10) == {ARRIVAL}
+        assert signals.wait(30) == {ARRIVAL}
         assert signals.wait(0.3) == set()
     other.close()
 
@@ -125,7 +125,7 @@ def test_a_commit_of_another_connection_ends_the_wait_soon(
 
             thread = threading.Timer(0.02, commit)
             thread.start()
-            assert signals.wait(10) == {ARRIVAL}
+            assert signals.wait(30) == {ARRIVAL}
             heard = time.monotonic()
             thread.join()
             delays.append(heard - committed[0])

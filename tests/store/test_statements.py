@@ -13,6 +13,7 @@ from evenflow.store.statements import Statement, Unit, load_units, parse_units, 
 
 SQLITE, POSTGRES = load_units("sqlite"), load_units("postgres")
 NAMES = sorted(SQLITE)
+STATEMENTS = [(name, statement) for name in NAMES for statement in POSTGRES[name].statements]
 LISTS = {
     "batch",
     "cells",
@@ -66,64 +67,65 @@ def test_both_engines_have_the_same_units() -> None:
     assert set(SQLITE) == set(POSTGRES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_unit_takes_the_same_parameters_on_both_engines(name: str) -> None:
+# Over all units at once: hundreds of cases of microseconds each would cost every test process seconds to collect.
+
+
+def test_a_unit_takes_the_same_parameters_on_both_engines() -> None:
     # `now` apart: PostgreSQL has a clock of its own, SQLite is told the time.
-    assert SQLITE[name].parameters - {"now"} == POSTGRES[name].parameters - {"now"}
+    sqlite, postgres = (
+        {name: units[name].parameters - {"now"} for name in NAMES} for units in (SQLITE, POSTGRES)
+    )
+    assert sqlite == postgres
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_unit_declares_the_same_result_on_both_engines(name: str) -> None:
-    assert SQLITE[name].returns == POSTGRES[name].returns
+def test_a_unit_declares_the_same_result_on_both_engines() -> None:
+    sqlite, postgres = ({name: units[name].returns for name in NAMES} for units in (SQLITE, POSTGRES))
+    assert sqlite == postgres
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_sqlite_returns_the_columns_that_the_unit_declares(name: str, sqlite_store: SqliteEngine) -> None:
-    unit = SQLITE[name]
-    found = []
+def test_sqlite_returns_the_columns_that_the_unit_declares(sqlite_store: SqliteEngine) -> None:
+    found: dict[str, set[tuple[str, ...]]] = {name: set() for name in NAMES}
     with sqlite_store.exclusive() as connection:
-        for statement in unit.statements:
-            cursor = connection.execute(statement.text, arguments(statement))
-            if cursor.description is not None:
-                found.append(tuple(column[0] for column in cursor.description))
-                cursor.fetchall()
-    assert found
-    assert set(found) == {unit.returns}
+        connection.execute("savepoint nothing_written")
+        for name in NAMES:
+            for statement in SQLITE[name].statements:
+                cursor = connection.execute(statement.text, arguments(statement))
+                if cursor.description is not None:
+                    found[name].add(tuple(column[0] for column in cursor.description))
+                    cursor.fetchall()
+            connection.execute("rollback to nothing_written")
+    assert found == {name: {SQLITE[name].returns} for name in NAMES}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_postgres_returns_the_columns_that_the_unit_declares(
-    name: str, postgres_store: PostgresEngine
-) -> None:
-    unit = POSTGRES[name]
-    found = []
+def test_postgres_returns_the_columns_that_the_unit_declares(postgres_store: PostgresEngine) -> None:
+    found: dict[str, set[tuple[str, ...]]] = {name: set() for name in NAMES}
     with postgres_store.session() as connection:
-        for statement in unit.statements:
+        for name, statement in STATEMENTS:
             prepared = connection.pgconn.prepare(b"unit", statement.dollar.encode())
-            assert prepared.error_message == b""
+            assert prepared.error_message == b"", name
             described = connection.pgconn.describe_prepared(b"unit")
             names = [described.fname(column) or b"" for column in range(described.nfields)]
-            found.append(tuple(column.decode() for column in names))
+            found[name].add(tuple(column.decode() for column in names))
             connection.execute("deallocate unit")
-    assert set(found) - {()} == {unit.returns}
+    assert {name: columns - {()} for name, columns in found.items()} == {
+        name: {POSTGRES[name].returns} for name in NAMES
+    }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_on_postgres_has_its_type_written_down(name: str) -> None:
+def test_every_parameter_on_postgres_has_its_type_written_down() -> None:
     # Without a cast the server guesses from the place, and drivers that send types may disagree with the guess.
-    for statement in POSTGRES[name].statements:
+    for name, statement in STATEMENTS:
         for parameter in statement.parameters:
             uses = re.findall(rf"(cast\()?:{parameter}\b(?: as \w+)?", statement.text)
-            assert all(uses), f"{parameter} stands without a cast"
+            assert all(uses), f"{name}: {parameter} stands without a cast"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_rows_on_postgres_are_taken_once_by_whatever_plan(name: str) -> None:
+def test_rows_on_postgres_are_taken_once_by_whatever_plan() -> None:
     # The inner side of a nested loop is read again for each row of the outer one, and SKIP LOCKED finds other rows then.
-    for statement in POSTGRES[name].statements:
+    for name, statement in STATEMENTS:
         for found in re.finditer("skip locked", statement.text):
             around = _around(statement.text, found.start())
-            assert not around or any(before.endswith("as materialized") for before in around), found.group()
+            assert not around or any(before.endswith("as materialized") for before in around), name
 
 
 def _around(text: str, at: int) -> list[str]:
@@ -137,16 +139,17 @@ def _around(text: str, at: int) -> list[str]:
     return [text[:place].rstrip() for place in opened]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_unit_that_only_reads_says_so(name: str, sqlite_store: SqliteEngine) -> None:
-    unit = SQLITE[name]
-    writes = any(
-        word in f" {s.text} " for s in unit.statements for word in ("insert into", "update ", "delete from")
-    )
-    locks = any(
-        word in s.text for s in POSTGRES[name].statements for word in ("for no key update", "for share")
-    )
-    assert (writes or locks) == (unit.mode == "write")
+def test_a_unit_that_only_reads_says_so() -> None:
+    for name, unit in SQLITE.items():
+        writes = any(
+            word in f" {s.text} "
+            for s in unit.statements
+            for word in ("insert into", "update ", "delete from")
+        )
+        locks = any(
+            word in s.text for s in POSTGRES[name].statements for word in ("for no key update", "for share")
+        )
+        assert (writes or locks) == (unit.mode == "write"), name
 
 
 def test_every_unit_is_used_by_some_operation() -> None:

@@ -27,7 +27,8 @@ PAGES = (
     "/", "/jobs", "/failed", "/queues", "/groups?queue=docs", "/limits", "/workers", "/schedules", "/workflows", "/database",
     "/audit", "/bulk?act=retry&state=failed",
 )  # fmt: skip
-WITHIN_MS = 15_000
+WITHIN_MS = 30_000
+expect.set_options(timeout=WITHIN_MS)  # its own five seconds are few where six test processes share two cores
 LOOK = """(() => {
   const all = (what) => [...document.querySelectorAll(what)];
   const ids = all("[id]").map((each) => each.id);
@@ -150,16 +151,17 @@ def test_a_new_job_shows_up_by_itself_unless_the_page_is_paused(
 ) -> None:
     page.goto(f"{address}/jobs")
     job = sqlite_shop.quick.using(queue="free").enqueue(1)
-    expect(page.get_by_role("link", name=job.id)).to_be_visible(timeout=WITHIN_MS)
+    expect(page.get_by_role("link", name=job.id)).to_be_visible()
     switch = page.locator("#live-switch")
     switch.click()
     expect(switch).to_have_attribute("aria-pressed", "false")
+    page.wait_for_load_state("networkidle")  # what was asked for before may still come
     fresh = page.evaluate("document.documentElement.dataset.fresh")
     second = sqlite_shop.quick.using(queue="free").enqueue(2)
     page.wait_for_timeout(2600)  # longer than a tick: nothing may happen in it
     assert page.evaluate("document.documentElement.dataset.fresh") == fresh
     switch.click()
-    expect(page.get_by_role("link", name=second.id)).to_be_visible(timeout=WITHIN_MS)
+    expect(page.get_by_role("link", name=second.id)).to_be_visible()
 
 
 def test_somebody_who_types_is_not_interrupted(page: Page, address: str, sqlite_shop: Shop) -> None:
@@ -254,6 +256,7 @@ def test_a_limit_that_is_changed_is_obeyed_by_a_worker_at_work(page: Page, tmp_p
             until(lambda: len(running) == 4)
             assert len(running) == 4
             expect(page.locator("main")).to_contain_text("4/4")
+            page.goto("about:blank")  # its stream would come back to a server that is gone
         finally:
             is_over.set()
             worker.join()
@@ -303,6 +306,7 @@ def test_nothing_that_is_stored_becomes_markup(page: Page, tmp_path: Path) -> No
             assert text in shown[f"/jobs/{ids[0]}"]
         assert XSS[0] in shown["/groups?queue=docs"]
         assert XSS[0] in shown["/audit"]
+        page.goto("about:blank")  # its stream would come back to a server that is gone
 
 
 def page_text(page: Page, address: str) -> str:
@@ -351,7 +355,7 @@ def poison(app: Evenflow) -> tuple[list[str], str]:
     return [jobs[0].id, jobs[-1].id, jobs[len(XSS)].id], run.id
 
 
-def until(is_so: Callable[[], bool], within_s: float = 15.0) -> None:
+def until(is_so: Callable[[], bool], within_s: float = 30.0) -> None:
     ends_at = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < ends_at, "it did not come to that"

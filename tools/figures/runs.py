@@ -127,7 +127,7 @@ def capped(folder: Path, jobs: int = 150, cap: int = 4, later: int = 7) -> Spans
         [*command, "--processes", str(processes), "--concurrency", str(slots)], env=environment
     ) as worker:
         try:
-            victim = _wait_for(lambda: _busiest(notes) if _ended(notes) >= jobs // 3 else None)
+            victim = _wait_for(lambda: _halted_at_work(notes) if _ended(notes) >= jobs // 3 else None)
             os.kill(victim, signal.SIGKILL)
             killed_at = time.monotonic()
             _wait_for(lambda: _ended(notes) >= jobs * 2 // 3)
@@ -160,6 +160,18 @@ def _busiest(notes: Path) -> int | None:
             del open_runs[run]
     pids = list(open_runs.values())
     return max(pids, key=pids.count, default=None)
+
+
+def _halted_at_work(notes: Path) -> int | None:
+    """The busiest process, standing still. It may have ended its bodies since we looked; then it goes on."""
+    busiest = _busiest(notes)
+    if busiest is None:
+        return None
+    os.kill(busiest, signal.SIGSTOP)
+    if _busiest(notes) == busiest:
+        return busiest
+    os.kill(busiest, signal.SIGCONT)
+    return None
 
 
 def _spans(

@@ -169,25 +169,34 @@ def _kill_one(
     engine: AnyEngine, since: int, seen: _Seen, process: "subprocess.Popen[bytes]", said: IO[bytes]
 ) -> int:
     """Kill the process that runs the most jobs, as the out-of-memory killer would; its pid."""
-    busiest: list[int] = []
+    victim = 0
 
-    def is_running() -> bool:
+    def is_halted() -> bool:
+        nonlocal victim
         ours = {
             row.id: row.pid
             for row in leases.workers(engine)
             if row.kind == "worker" and row.started_at >= since
         }
         held = dashboard.in_flight_by_worker(engine)
-        busiest[:] = [
-            ours[worker]
-            for worker in sorted(ours, key=lambda worker: held.get(worker, 0))
-            if held.get(worker)
-        ]
-        return bool(busiest)
+        busiest = max(ours, key=lambda worker: held.get(worker, 0), default=None)
+        if busiest is None or not held.get(busiest):
+            return False
+        victim = ours[busiest]
+        return _halted_at_work(engine, busiest, victim)
 
-    seen.until(is_running, process, said)
-    os.kill(busiest[-1], signal.SIGKILL)
-    return busiest[-1]
+    seen.until(is_halted, process, said)
+    os.kill(victim, signal.SIGKILL)
+    return victim
+
+
+def _halted_at_work(engine: AnyEngine, worker: int, pid: int) -> bool:
+    """Whether a process stands still with jobs in its hands. It may have ended them since we looked; then it goes on."""
+    os.kill(pid, signal.SIGSTOP)
+    if dashboard.in_flight_by_worker(engine).get(worker):
+        return True
+    os.kill(pid, signal.SIGCONT)
+    return False
 
 
 def _read(engine: AnyEngine, jobs: "Sequence[Job[object]]") -> list[JobRecord]:

@@ -48,6 +48,7 @@ class Keeper:
         longest_delay_s: float | None = None,
     ) -> None:
         self._due: dict[str, float] = {service.name: 0.0 for service in services}
+        self._hastened: set[str] = set()
         self._services = services
         self._engine = engine
         self._resilience = settings.resilience
@@ -74,8 +75,8 @@ class Keeper:
         self._thread.join(timeout=LONGEST_END_S)
 
     def hasten(self, name: str) -> None:
-        """Let a service take its next step now. Safe from any thread."""
-        self._due[name] = 0.0
+        """Let a service take another step, now or when the one that is under way is over. Safe from any thread."""
+        self._hastened.add(name)
         self._interrupt()
 
     @property
@@ -120,17 +121,22 @@ class Keeper:
 
     def _step_due(self) -> None:
         for service in self._services:
-            if time.monotonic() >= self._due[service.name] and not self._stopped.is_set():
+            if self._is_due(service.name) and not self._stopped.is_set():
+                self._hastened.discard(service.name)  # before the step, which may not see what comes meanwhile
+                self._due[service.name] = 0.0  # a step that fails is due again
                 self._due[service.name] = time.monotonic() + service.step()
+
+    def _is_due(self, name: str) -> bool:
+        return name in self._hastened or time.monotonic() >= self._due[name]
 
     def _wait(self, signals: Signals) -> None:
         left = min(self._due.values()) - time.monotonic()
-        if left <= 0:
+        if left <= 0 or self._hastened:
             return
         heard = signals.wait(max(_PUNCTUAL_S, left))
         wanted = {name for payload, name in _WANTED.items() if payload in heard and name in self._due}
         if wanted:
-            self._due.update(dict.fromkeys(wanted, 0.0))
+            self._hastened |= wanted
             self._stopped.wait(_SHORTEST_S)
 
     def _bear(self, error: StoreUnavailable) -> bool:

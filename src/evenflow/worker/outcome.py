@@ -21,6 +21,8 @@ from evenflow.store.retention import kept_us
 LONGEST_TRACEBACK = 16_000
 LONGEST_CODE = 200
 LONGEST_DATA = 16_000
+# A host that is out of processes, files or memory needs a moment; a job that came back at once would only add to its load.
+START_AGAIN_US = 1_000_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -50,6 +52,10 @@ class Expired(Exception):
 
 class StartedLate(Exception):
     """A rate's job reached its body too long after its claim: it was not entered, and goes back."""
+
+
+class NoProcess(Exception):
+    """The host could not start a process for an isolated body: it was not entered, and its job goes back."""
 
 
 class CancelledByWish(Exception):
@@ -105,6 +111,8 @@ def _of_error(job: Claimed, error: BaseException, rules: Rules, now: int, random
             return _back(job, now, error.delay_us, refund=1)
         case StartedLate():
             return unstarted(job)
+        case NoProcess():
+            return _back(job, now, START_AGAIN_US, refund=1)
         case Suspend():
             return End(
                 job.id,
@@ -212,7 +220,15 @@ def _verdicts(error: BaseException, rules: Rules) -> tuple[Verdict, ...]:
 def _code(error: BaseException) -> str | None:
     """The code that an error is stored with, without its description; None for what is no error."""
     match error:
-        case Snooze() | Cancel() | CancelledByWish() | Expired() | LockContended() | StartedLate():
+        case (
+            Snooze()
+            | Cancel()
+            | CancelledByWish()
+            | Expired()
+            | LockContended()
+            | StartedLate()
+            | NoProcess()
+        ):
             return None
         case Fail():
             return error.code

@@ -1,6 +1,7 @@
 """Processes for bodies with `run_in="process"`: isolated from the worker, and killed when their time is up."""
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -14,13 +15,16 @@ from collections.abc import Callable
 import msgspec
 
 from evenflow.errors import ProcessExitError
+from evenflow.ids import id_text
 from evenflow.job import Claimed, End, JudgedEnd
 from evenflow.store.advance import Advanced
 from evenflow.store.signals import readable
 from evenflow.worker.calling import Report, Run, Say, timed_out
 from evenflow.worker.logs import logged_as
-from evenflow.worker.outcome import CancelledByWish, UnknownTask
+from evenflow.worker.outcome import CancelledByWish, NoProcess, UnknownTask
 from evenflow.worker.registry import Entry
+
+log = logging.getLogger("evenflow.worker")
 
 START_WITHIN_S = 60.0
 _LOOK_S = 0.2
@@ -68,7 +72,7 @@ class Processes:
         self._busy: set[Process] = set()
 
     def run(self, run: Run, entry: Entry) -> End:
-        """Run a job in a process of its own. Raises TimedOut, CancelledByWish, UnknownTask or ProcessExitError."""
+        """Run a job in a process of its own. Raises TimedOut, CancelledByWish, UnknownTask, NoProcess or ProcessExitError."""
         process = self._idle_process()
         if process is not None:
             try:
@@ -77,7 +81,15 @@ class Processes:
                 if process.has_begun:
                     raise
                 # It died between two jobs, so no job is to blame.
-        return self._run_in(Process(self._locator or entry.function.__module__), run, entry)
+        return self._run_in(self._fresh_process(run.job, entry), run, entry)
+
+    def _fresh_process(self, job: Claimed, entry: Entry) -> "Process":
+        try:
+            return Process(self._locator or entry.function.__module__)
+        except OSError as error:  # out of processes, files or memory: the host's trouble, not the job's fault
+            said = "job %s goes back: an isolated process could not be started (%s)"
+            log.error(said, id_text(job.id), error)
+            raise NoProcess(str(error)) from error
 
     def _run_in(self, process: "Process", run: Run, entry: Entry) -> End:
         with self._lock:
@@ -153,10 +165,14 @@ class Process:
     def __init__(self, locator: str) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "evenflow.worker.isolated", str(theirs.fileno())]
-        self._process = subprocess.Popen(
-            command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True
-        )
-        theirs.close()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True
+                )
+            except BaseException:
+                ours.close()
+                raise
         self._is_ended = False
         self.has_begun = False
         """Whether the body of its last job was entered."""
