@@ -15,7 +15,8 @@ pytestmark = pytest.mark.process
 @pytest.mark.either
 def test_workers_that_are_killed_under_load_cost_no_job(chaos_url: str, load: Load) -> None:
     chance = random.Random(11)
-    with Cluster(chaos_url, load.folder, load, commands=1) as cluster:
+    # A lease that no load can break: here everybody's death is proven, and who lives must not be taken for dead.
+    with Cluster(chaos_url, load.folder, load, commands=1, EVENFLOW_LEASE_MS="20000") as cluster:
         load.start()
         for _ in range(3):
             load.flows(5)

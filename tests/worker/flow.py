@@ -12,7 +12,7 @@ from evenflow.store import limits
 from tests.ledger import Interval, intervals, most_at_once, now_ns
 from tests.processes import wait_until
 from tests.scratch_directory import start_time
-from tests.worker.command import Books, WorkerCommand
+from tests.worker.command import Books, WorkerCommand, seldom
 from tests.worker.flow_jobs import group_of
 
 LOCATOR = "tests.worker.flow_jobs:app"
@@ -50,8 +50,42 @@ def kill_for(seconds: float, workers: Sequence[WorkerCommand], seed: int) -> dic
     return deaths
 
 
+def kill_between(
+    count: int, of: int, workers: Sequence[WorkerCommand], ledger: Path, seed: int
+) -> dict[tuple[int, int], int]:
+    """So many times kill -9 of a random process that serves, spread over the starts of `of` jobs: what `kill_for` returns."""
+    chance = random.Random(seed)
+    deaths: dict[tuple[int, int], int] = {}
+
+    for number in range(1, count + 1):
+        due = of * number // (count + 1)
+        wait_until(lambda due=due: begun(ledger) >= due, f"{due} runs to begin", 90)  # type: ignore[misc]
+        worker, pid = chance.choice(_serving(workers))
+        deaths[pid, start_time(pid) or 0] = now_ns()
+        worker.send(signal.SIGKILL, pid)
+    return deaths
+
+
+def _serving(workers: Sequence[WorkerCommand]) -> list[tuple[WorkerCommand, int]]:
+    """The processes that live and are in the books; waits for one."""
+    found: list[tuple[WorkerCommand, int]] = []
+
+    def are_there() -> bool:
+        pids = set(workers[0].books.worker_pids())
+        found[:] = [(worker, pid) for worker in workers for pid in worker.children() if pid in pids]
+        return bool(found)
+
+    wait_until(seldom(are_there), "a process that serves", 60)
+    return found
+
+
+def begun(ledger: Path) -> int:
+    """How many runs have begun; counted without reading each line, for this is asked all the time."""
+    return b"\n".join((b"", ledger.read_bytes())).count(b"\nB ") if ledger.exists() else 0
+
+
 def drained(app: Evenflow, within_s: float) -> None:
-    wait_until(lambda: not any(app.stats().values()), "all jobs to end", within_s)
+    wait_until(seldom(lambda: not any(app.stats().values())), "all jobs to end", within_s)
 
 
 def greatest_overlaps(ledger: Path, deaths: dict[tuple[int, int], int]) -> dict[str, int]:
@@ -75,7 +109,7 @@ def greatest_overlaps_of_groups(ledger: Path, deaths: dict[tuple[int, int], int]
     return {group: most_at_once(runs) for group, runs in by.items()}
 
 
-def left_in_the_books(app: Evenflow, url: str, within_s: float = 15.0) -> dict[str, int]:
+def left_in_the_books(app: Evenflow, url: str, within_s: float = 30.0) -> dict[str, int]:
     """Rows of limits that nobody needs any more, and jobs that nothing will start. Empty where nothing has leaked; a row
     that a worker has locked just now is looked at again."""
     ends_at = time.monotonic() + within_s

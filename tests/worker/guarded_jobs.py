@@ -9,7 +9,7 @@ from evenflow import Breaker, Context, Evenflow, Retry
 from tests.ledger import BodyLedger
 
 FOLDER = Path(os.environ.get("LEDGER_FOLDER", "."))
-COOLDOWN_S, LEASE_S = 0.5, 4.0
+COOLDOWN_S, LEASE_S = 0.5, 6.0  # a probe that stands still for a moment must not be followed by another
 LOOK_S = 0.01
 
 

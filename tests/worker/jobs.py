@@ -20,7 +20,9 @@ from tests.ledger import BodyLedger
 
 FOLDER = Path(os.environ.get("LEDGER_FOLDER", "."))
 LOOK_S = 0.01
+TIMEOUT_S = 3.0  # long enough for a body to begin within it, whatever else runs on this machine
 _eaten: list[bytes] = []
+_sleepers: "dict[str, asyncio.Task[None]]" = {}
 
 
 @functools.cache
@@ -61,11 +63,18 @@ async def ahold(ctx: Context, job: str, gate: str = "gate") -> int:
         return os.getpid()
 
 
-async def asleep(ctx: Context, job: str, seconds: float) -> str:
-    """Waits for time to pass, as a coroutine that waits for a slow service does."""
+async def asleep_together(ctx: Context, job: str, gate: str = "gate") -> str:
+    """Sleeps until the gate is opened, as a coroutine that waits for a slow service does; one looks for all of them."""
     with ledger().body(job, epoch=ctx.fence, queue=ctx.queue):
-        await asyncio.sleep(seconds)
+        if gate not in _sleepers:
+            _sleepers[gate] = asyncio.create_task(_opened(gate))
+        await asyncio.shield(_sleepers[gate])
         return job
+
+
+async def _opened(gate: str) -> None:
+    while not (FOLDER / gate).exists():
+        await asyncio.sleep(LOOK_S)
 
 
 async def block(ctx: Context, job: str) -> int:
@@ -116,11 +125,11 @@ def declared(app: Evenflow) -> Evenflow:
         "work": (work, {}),
         "hold": (hold, {}),
         "ahold": (ahold, {}),
-        "asleep": (asleep, {}),
+        "asleep_together": (asleep_together, {}),
         "hold_or_fail": (hold, {"on_crash": "fail"}),
         "isolated": (isolated, {"run_in": "process"}),
-        "stubborn": (hold, {"timeout": 0.5}),
-        "block": (block, {"timeout": 0.5}),
+        "stubborn": (hold, {"timeout": TIMEOUT_S}),
+        "block": (block, {"timeout": TIMEOUT_S}),
         "block_for_ever": (block, {}),
         "poison": (poison, {}),
         "fails": (fails, {"retry": twice}),

@@ -11,6 +11,7 @@ from tests.ledger import intervals, most_at_once, now_ns
 from tests.processes import wait_until
 from tests.scratch_directory import start_time
 from tests.worker.command import WorkerCommand
+from tests.worker.flow import begun, drained
 
 BATCH = 2_000
 
@@ -39,20 +40,15 @@ def run_and_kill(app: Evenflow, workers: list[WorkerCommand], ledger: Path, crow
     deaths: dict[tuple[int, int], int] = {}
     for kill in range(1, crowd.kills + 1):
         due = crowd.runs * kill // (crowd.kills + 1)
-        wait_until(lambda due=due: _begun(ledger) >= due, f"{due} runs", crowd.within_s)  # type: ignore[misc]
+        wait_until(lambda due=due: begun(ledger) >= due, f"{due} runs", crowd.within_s)  # type: ignore[misc]
         worker = chance.choice(workers)
         if children := worker.children():
             pid = chance.choice(children)
             deaths[pid, start_time(pid) or 0] = now_ns()  # not later than its death: nothing is excused
             worker.send(signal.SIGKILL, pid)
-    wait_until(lambda: not any(app.stats().values()), "all jobs to end", crowd.within_s)
+    drained(app, crowd.within_s)
     by_lock = collections.defaultdict(list)
     for run in intervals(ledger, deaths):
         by_lock[run.job.partition("/")[0]].append(run)
     assert len({run.job for runs in by_lock.values() for run in runs if run.has_returned}) == crowd.runs
     return {lock: most_at_once(runs) for lock, runs in by_lock.items()}
-
-
-def _begun(ledger: Path) -> int:
-    """How many runs have begun; counted without reading each line, for this is asked all the time."""
-    return b"\n".join((b"", ledger.read_bytes())).count(b"\nB ") if ledger.exists() else 0

@@ -379,7 +379,7 @@ def test_a_huge_traceback_is_stored_cut(app: Evenflow) -> None:
 
 
 def test_a_running_coroutine_is_cancelled_on_request(make_app: Any, engine_url: str) -> None:
-    app = make_app(engine_url, heartbeat_ms=50, lease_ms=5000)
+    app = make_app(engine_url, heartbeat_ms=50, lease_ms=60_000)
 
     async def endless() -> None:
         await asyncio.Event().wait()
@@ -393,7 +393,7 @@ def test_a_running_coroutine_is_cancelled_on_request(make_app: Any, engine_url: 
 
 
 def test_a_running_function_is_told_and_its_failure_is_then_final(make_app: Any, engine_url: str) -> None:
-    app = make_app(engine_url, heartbeat_ms=50, lease_ms=5000)
+    app = make_app(engine_url, heartbeat_ms=50, lease_ms=60_000)
 
     began: list[bool] = []
 

@@ -17,14 +17,14 @@ from tests.chaos.load import Load
 from tests.ledger import Report, intervals, most_at_once
 from tests.processes import wait_until
 from tests.scratch_directory import start_time
-from tests.worker.command import QUICK, Books, WorkerCommand
+from tests.worker.command import Books, WorkerCommand, seldom
 from tests.worker.conftest import MakeApp, StartWorker
 from tests.worker.jobs import open_gate
 from tests.worker.test_supervisor import begun, runs_of
 
 pytestmark = pytest.mark.process
 
-LEASE_S = int(QUICK["EVENFLOW_LEASE_MS"]) / 1000
+LONG_S = 2.0
 STOPS = {
     "TERM": [signal.SIGTERM],
     "INT": [signal.SIGINT],
@@ -61,17 +61,21 @@ def watched(load: Load, worker: WorkerCommand) -> list[int]:
 
 
 def busy(load: Load, worker: WorkerCommand) -> int:
-    """A process with bodies in it, and more to come."""
+    """A process with bodies in it that do not end before it can be killed."""
     pids = watched(load, worker)
     found: list[int] = []
+    more_at = 0.0
 
     def is_busy() -> bool:
+        nonlocal more_at
+        if time.monotonic() >= more_at:  # those before have ended while this process stood still
+            load.enqueue(8, (LONG_S,))
+            more_at = time.monotonic() + 2 * LONG_S
         runs = intervals(load.folder / "bodies")
         found[:] = [run.pid for run in runs if run.pid in pids and not run.has_returned]
         return len(found) >= 3
 
-    load.enqueue(80)
-    wait_until(is_busy, "processes at work")
+    wait_until(seldom(is_busy), "processes at work", 60)
     return max(found, key=found.count)
 
 
@@ -91,7 +95,7 @@ def test_what_a_killed_process_ran_runs_again_by_its_proven_death_not_by_the_lea
     load.flows(10)
     report = counted(load, engine_url, count=3)
     assert report.recoveries_s
-    assert max(report.recoveries_s) < 20.0
+    assert max(report.recoveries_s) < 45.0, "the lease is a minute"
     assert worker.stop() == 0
     assert worker.left_behind() == []
 
@@ -106,11 +110,11 @@ def test_a_killed_supervisor_takes_its_processes_along_and_its_jobs_run_after_a_
     orphans = watched(load, first)
     first.send(signal.SIGKILL)
     killed = time.monotonic()
-    wait_until(lambda: all(start_time(pid) is None for pid in orphans), "the children to leave", 20)
+    wait_until(lambda: all(start_time(pid) is None for pid in orphans), "the children to leave", 60)
     print(f"the children were gone {time.monotonic() - killed:.2f} s after their supervisor")
     second = start_worker(engine_url, "--processes", "1").ready()
     report = counted(load, engine_url, count=1)
-    assert max(report.recoveries_s, default=0.0) < 30.0
+    assert max(report.recoveries_s, default=0.0) < 60.0, "a lease, and the start of another command"
     assert second.stop() == 0
 
 
@@ -129,12 +133,14 @@ def test_a_stop_under_load_returns_what_it_does_not_finish(
     worker = start_worker(engine_url, *options).ready(2)
     load.start()
     load.app.tasks["hold"].enqueue_many([("long0",), ("long1",)])  # these do not end by themselves
-    wait_until(lambda: sum("long" in run.job for run in runs_of(load.folder)) == 2, "the long ones to run")
+    wait_until(
+        lambda: sum("long" in run.job for run in runs_of(load.folder)) == 2, "the long ones to run", 60
+    )
     load.flows(10)
     for number in STOPS[stop]:
         worker.send(number)
         worker.said("SIG.*: stopping")
-    assert worker.ended(30) == 0
+    assert worker.ended() == 0
     assert worker.left_behind() == []
     load.stop()
     books = Books(engine_url)
@@ -187,7 +193,7 @@ def test_what_a_lost_worker_held_ahead_is_taken_by_another_when_the_claims_run_o
 ) -> None:
     soft = {
         "EVENFLOW_PREFETCH_BUFFER": 3,
-        "EVENFLOW_CLAIM_LEASE_MS": 1500,
+        "EVENFLOW_CLAIM_LEASE_MS": 6000,  # a holder that stands still for a moment must not lose them
         "EVENFLOW_LEASE_MS": 60_000,  # so that it cannot be the worker's own lease that frees them
     }
     first = start_worker(engine_url, "--processes", "1", "--concurrency", "1", **soft).ready()
@@ -195,14 +201,14 @@ def test_what_a_lost_worker_held_ahead_is_taken_by_another_when_the_claims_run_o
     begun(tmp_path, 1)
     held = jobs_app.tasks["note"].enqueue_many([(f"held{each}",) for each in range(3)])
     books = Books(engine_url)
-    wait_until(lambda: books.states()["claimed"] == 3, "the jobs to be held")
+    wait_until(seldom(lambda: books.states()["claimed"] == 3), "the jobs to be held", 60)
     second = start_worker(engine_url, "--processes", "1", **soft).ready()
     (until,) = books.rows("select min(lease_until) from {job} where state = 'claimed'")[0]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in (first.pid, *first.children()):
             first.send(number, pid)
     for job in held:
-        assert job.result(timeout=30) == job.args[0]
+        assert job.result(timeout=60) == job.args[0]
         assert (job.attempt, job.crashes) == (1, 0), "nobody had begun them"
     runs = [run for run in runs_of(tmp_path) if run.job.startswith("held")]
     assert len(runs) == 3
@@ -221,18 +227,29 @@ def test_five_thousand_coroutines_sleep_in_one_process_and_its_heart_beats_on(
 ) -> None:
     options = ("--processes", "1", "--concurrency", "5000")
     worker = start_worker(engine_url, *options, EVENFLOW_LEASE_MS=30_000).ready()
-    jobs_app.tasks["asleep"].enqueue_many([(f"job{number}", 5.0) for number in range(5000)])
+    jobs_app.tasks["asleep_together"].enqueue_many([(f"job{number}",) for number in range(5000)])
     books = Books(engine_url)
     beats: list[tuple[float, int]] = []
 
-    def has_ended() -> bool:
-        (beat,) = books.rows("select beat from {worker} where kind = 'worker'")
-        if not beats or beats[-1][1] != beat[0]:
-            beats.append((time.monotonic(), beat[0]))
-        time.sleep(0.02)
+    def beaten() -> int:
+        ((beat,),) = books.rows("select beat from {worker} where kind = 'worker'")
+        if not beats or beats[-1][1] != beat:
+            beats.append((time.monotonic(), beat))
+        return beats[-1][1]
+
+    def all_sleep() -> bool:
+        beaten()
+        return (tmp_path / "bodies").exists() and (tmp_path / "bodies").read_bytes().count(b"\n") >= 5000
+
+    def all_have_ended() -> bool:
+        beaten()
         return books.rows("select count(*) from {job}") == [(0,)]
 
-    wait_until(has_ended, "all to end", 60)
+    wait_until(seldom(all_sleep), "all to sleep", 60)
+    first = beaten()
+    wait_until(seldom(lambda: beaten() >= first + 3), "the heart to beat beside them", 30)
+    open_gate(tmp_path)
+    wait_until(seldom(all_have_ended), "all to end", 60)
     runs = runs_of(tmp_path)
     gaps = [later[0] - earlier[0] for earlier, later in zip(beats, beats[1:], strict=False)]
     print(f"{most_at_once(runs)} at once; between heartbeats at most {max(gaps):.2f} s")
@@ -257,7 +274,7 @@ def test_restarted_workers_drain_the_backlog_of_an_outage_without_help(
     for pid in processes:
         first.send(signal.SIGKILL, pid)
     first.ended()
-    jobs_app.enqueue_many([declare_seed(jobs_app).job(0.0)] * 2_000)
-    assert books.states() == {"ready": 2_000}
+    jobs_app.enqueue_many([declare_seed(jobs_app).job(0.0)] * 1_000)
+    assert books.states() == {"ready": 1_000}
     start_worker(engine_url, "--processes", "2")
-    wait_until(lambda: books.states() == {"succeeded": 2_000}, "the backlog to be drained", 90)
+    wait_until(seldom(lambda: books.states() == {"succeeded": 1_000}), "the backlog to be drained", 90)

@@ -88,7 +88,7 @@ def test_a_key_that_is_given_goes_to_the_next_in_line_and_its_queue_is_told(
         thread.give([key])
         if thread.due_at is not None:
             thread.pass_on()
-        wait_until(lambda: bool(told), "the queue to be told", 10)
+        wait_until(lambda: bool(told), "the queue to be told")
     assert (told, app.job(second.id).state) == ([{"default"}], "ready")
 
 
@@ -96,11 +96,11 @@ def test_keys_that_come_while_others_are_passed_on_go_together(engine: Watched) 
     with passing_on(engine, lambda _: None) as thread:
         engine.may_go.clear()
         thread.give(["a"])
-        wait_until(lambda: bool(engine.promotions), "the first promotion to begin", 10)
+        wait_until(lambda: bool(engine.promotions), "the first promotion to begin")
         thread.give(["b"])
         thread.give(["c"])
         engine.may_go.set()
-        wait_until(lambda: not thread.is_busy, "all keys to be passed on", 10)
+        wait_until(lambda: not thread.is_busy, "all keys to be passed on")
     assert engine.promotions == [{"a"}, {"b", "c"}]
 
 
@@ -111,11 +111,11 @@ def test_keys_rest_while_there_is_enough_to_do_until_one_is_urgent(
     monkeypatch.setattr(passing, "REST_SHARE", 1_000_000)
     with passing_on(engine, lambda _: None) as thread:
         thread.give(["a"], is_urgent=False)
-        wait_until(lambda: not thread.is_busy, "the first key, which goes at once", 10)
+        wait_until(lambda: not thread.is_busy, "the first key, which goes at once")
         thread.give(["b"], is_urgent=False)
         assert thread.is_busy
         thread.give(["c"])
-        wait_until(lambda: not thread.is_busy, "the urgent key, and those with it", 10)
+        wait_until(lambda: not thread.is_busy, "the urgent key, and those with it")
     assert engine.promotions == [{"a"}, {"b", "c"}]
 
 
@@ -126,7 +126,7 @@ def test_what_an_outage_kept_back_is_passed_on_after_it(
     engine.failures = 2
     with passing_on(engine, lambda _: None) as thread:
         thread.give(["a"])
-        wait_until(lambda: len(engine.promotions) == 3, "the third try", 10)
+        wait_until(lambda: len(engine.promotions) == 3, "the third try")
     assert engine.promotions == [{"a"}] * 3
 
 
@@ -135,7 +135,7 @@ def test_the_end_passes_on_what_is_left(engine: Watched, monkeypatch: pytest.Mon
     monkeypatch.setattr(passing, "REST_SHARE", 1_000_000)
     with passing_on(engine, lambda _: None) as thread:
         thread.give(["a"])
-        wait_until(lambda: not thread.is_busy, "the first key", 10)
+        wait_until(lambda: not thread.is_busy, "the first key")
         thread.give(["b"], is_urgent=False)
     assert engine.promotions == [{"a"}, {"b"}]
 

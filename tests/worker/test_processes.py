@@ -130,7 +130,7 @@ def test_the_start_of_the_interpreter_is_not_charged_to_the_bodys_timeout(isolat
 
 
 def test_an_isolated_body_is_cancelled_by_killing_it(make_app: Any, sqlite_url: str, tmp_path: Path) -> None:
-    app = declared(make_app(sqlite_url, heartbeat_ms=50, lease_ms=5000))
+    app = declared(make_app(sqlite_url, heartbeat_ms=50, lease_ms=60_000))
     job = app.tasks["hold"].enqueue(str(tmp_path))
     with serving(app):
         pids = pids_of(tmp_path, job)

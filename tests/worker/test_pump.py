@@ -130,7 +130,7 @@ def test_a_pass_takes_at_most_the_batch_from_a_queue_and_fills_every_slot_nevert
     jobs = [*task.using(queue="a").enqueue_many([()] * 20), *task.using(queue="b").enqueue_many([()] * 20)]
     with serving(app, concurrency=12, max_claim_batch=2):
         wait_until(
-            lambda: gate.waiting == 12, "all slots to be filled, though the next poll is a minute away", 20
+            lambda: gate.waiting == 12, "all slots to be filled, though the next poll is a minute away", 45
         )
         gate.opened.set()
         ended(jobs)
@@ -283,9 +283,16 @@ def test_an_idle_worker_hardly_speaks_and_hardly_computes(
     app = make_app(engine_url)
     with serving(app, services=False):
         wait_until(lambda: trouble.calls["beat"] >= 2, "the worker to come to rest")
-        spells = [idle_spell(trouble) for _ in range(3)]
-    assert min(spoken for spoken, _ in spells) <= 2.0
-    assert min(computed for _, computed in spells) < 0.06, "the test's own looks included"
+        spells: list[tuple[float, float]] = []
+
+        def is_quiet() -> bool:
+            """In the quietest of some spells, the test's own looks included: other load is not counted."""
+            spells.append(idle_spell(trouble))
+            return (
+                min(spoken for spoken, _ in spells) <= 2.0 and min(computed for _, computed in spells) < 0.06
+            )
+
+        wait_until(is_quiet, "a spell in which it hardly speaks and hardly computes")
 
 
 @pytest.mark.slow
@@ -298,7 +305,7 @@ def test_a_worker_that_is_full_for_longer_than_its_poll_interval_does_not_spin(
         wait_until(lambda: gate.waiting == 1, "the slot to be taken")
         calls, started = trouble.calls.total(), time.monotonic()
         wait_until(lambda: time.monotonic() - started > 2.5, "more than two polls")
-        assert trouble.calls.total() - calls < 15
+        assert (trouble.calls.total() - calls) / (time.monotonic() - started) < 6, "calls a second"
         gate.opened.set()
         job.result(timeout=20)
 
@@ -448,7 +455,7 @@ def test_jobs_are_given_up_when_their_lease_runs_out_while_the_database_is_away(
 def test_a_worker_that_was_declared_dead_stops_and_its_results_are_dropped(
     make_app: MakeApp, engine_url: str, books: Books
 ) -> None:
-    app = make_app(engine_url, heartbeat_ms=100, lease_ms=2_000)
+    app = make_app(engine_url, heartbeat_ms=100, lease_ms=60_000)
     cancelled: list[bool] = []
 
     async def work() -> None:
@@ -464,7 +471,7 @@ def test_a_worker_that_was_declared_dead_stops_and_its_results_are_dropped(
         wait_until(lambda: job.refresh().state is State.RUNNING, "the job to run")
         books.rows("delete from {worker}")
         with pytest.raises(LeaseLost, match="declared this worker dead"):
-            running.result(20)
+            running.result(45)
     assert cancelled == [True]
     assert job.refresh().state is State.RUNNING, "it is for a rescuer to take, not for the dead to give"
 
@@ -546,7 +553,7 @@ def test_failing_tasks_never_open_the_circuit(
 def test_running_jobs_keep_their_lease_through_a_short_outage(
     make_app: MakeApp, engine_url: str, trouble: Trouble, gate: Gate
 ) -> None:
-    slow = Resilience(db_retry_initial_ms=10_000, db_retry_max_ms=300_000)
+    slow = Resilience(db_retry_initial_ms=60_000, db_retry_max_ms=300_000)
     app = make_app(engine_url, resilience=slow, heartbeat_ms=200, lease_ms=60_000)
     job = app.task(name="ahold")(gate.ahold).enqueue()
     with serving(app, services=False):
@@ -556,7 +563,7 @@ def test_running_jobs_keep_their_lease_through_a_short_outage(
         wait_until(
             lambda: trouble.calls["beat"] >= beats + 3,
             "heartbeats, long before the back-off would be over",
-            5,
+            20,
         )
         gate.opened.set()
         job.result(timeout=20)
@@ -590,7 +597,7 @@ def test_a_worker_in_which_nothing_runs_tries_again_within_its_lease(
         else:
             trouble.fate = lambda name: "lost"
         beats = trouble.calls["beat"]
-        wait_until(lambda: trouble.calls["beat"] >= beats + 3, "tries, long before the back-off is over", 10)
+        wait_until(lambda: trouble.calls["beat"] >= beats + 3, "tries, long before the back-off is over", 20)
         trouble.fate = lambda name: "pass"
         if not has_result:
             job = task.enqueue()
@@ -618,6 +625,7 @@ def test_a_timeout_is_kept_while_the_database_is_away(
 
 
 def test_a_timeout_is_kept_while_one_round_follows_another(make_app: MakeApp, sqlite_url: str) -> None:
+    books = Books(sqlite_url)
     app = make_app(sqlite_url, resilience=SELDOM)
     let_go = threading.Event()
     others = app.task(name="other")(lambda: None)
@@ -628,7 +636,10 @@ def test_a_timeout_is_kept_while_one_round_follows_another(make_app: MakeApp, sq
         with pytest.raises(JobFailed, match=r"longer than 0\.2 s"):
             late.result(timeout=60)
         let_go.set()
-        assert app.stats()["default"].get("ready", 0) > 0, "the queue was not empty yet, so it never rested"
+    others_left = app.stats().get("default", {}).get("ready", 0)
+    ((ended_at,),) = books.rows("select finished_at from {history} where task = 'late'")
+    ((last_claim,),) = books.rows("select max(started_at) from {history} where task = 'other'")
+    assert others_left or last_claim > ended_at, "the queue was not empty yet, so it never rested"
 
 
 def test_a_report_that_could_not_be_stored_is_stored_later(

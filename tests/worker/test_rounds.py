@@ -253,11 +253,12 @@ def test_sessions_that_are_ended_at_random_cost_no_job(
     busy_app: Evenflow, postgres_url: str, ledger: Ledger, depths: Counter[int]
 ) -> None:
     chance, faults = random.Random(3), 0
-    ended = threading.Event()
+    has_begun, ended = threading.Event(), threading.Event()
 
     def storm() -> None:
         nonlocal faults
         with psycopg.connect(postgres_url, autocommit=True, application_name="storm") as session:
+            has_begun.set()
             while faults < 30 and not ended.wait(0.03):
                 for (pid,) in session.execute(PULSES).fetchall():
                     if chance.random() < 0.2:
@@ -266,6 +267,7 @@ def test_sessions_that_are_ended_at_random_cost_no_job(
                         faults += 1
 
     with _beside(storm):
+        assert has_begun.wait(30)
         busy_app.run_worker(until_empty=True, concurrency=SLOTS)
         ended.set()
     assert faults and +depths

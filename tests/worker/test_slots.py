@@ -317,7 +317,7 @@ def test_jobs_of_a_second_on_as_many_slots_take_about_a_second(app: Evenflow) ->
 def test_functions_that_block_stall_neither_the_loop_nor_the_heart(
     make_app: Any, engine_url: str, books: Books
 ) -> None:
-    app = make_app(engine_url, heartbeat_ms=100, lease_ms=5000)
+    app = make_app(engine_url, heartbeat_ms=100, lease_ms=60_000)
     gate = threading.Event()
     lags: list[float] = []
 

@@ -8,8 +8,10 @@ import pytest
 
 from evenflow import Conditional, ConfigError, Evenflow, Run
 from evenflow.errors import Code
+from evenflow.job import MAX_CRASHES
 from tests.client.conftest import MakeApp
 from tests.processes import wait_until
+from tests.worker.command import Books, seldom
 from tests.worker.conftest import StartWorker
 from tests.worker.flows import declare
 
@@ -145,7 +147,7 @@ class TestConditions:
 @pytest.mark.process
 class TestProcesses:
     def test_a_thousand_steps_fan_out_and_in_while_workers_are_killed(
-        self, start_worker: StartWorker, make_app: MakeApp, engine_url: str
+        self, start_worker: StartWorker, make_app: MakeApp, engine_url: str, books: Books
     ) -> None:
         app = declare(make_app(engine_url))
         wf = app.workflow("squares")
@@ -156,13 +158,18 @@ class TestProcesses:
             engine_url, "--processes", "2", "--concurrency", "4", locator="tests.worker.flows:app"
         )
         run = wf.start()
-        for share in (100, 600):
-            wait_until(lambda share=share: ended(run) >= share or is_over(run), f"{share} ends", 120)  # type: ignore[misc]
+        # Fewer kills than quarantine a job: the rescued go behind all others, and a slow look finds them running at the end once
+        # more; with two crashes they run in processes of their own, which are slow to start, and a third kill would hit them there.
+        shares = (100, 600)
+        assert len(shares) < MAX_CRASHES
+        for share in shares:
+            wait_until(seldom(lambda share=share: ended(books) >= share), f"{share} ends", 100)  # type: ignore[misc]
             for pid in worker.children()[:1]:
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: is_over(run), "the end of the run", 120)
-        assert [(step.name, step.error) for step in run.steps() if step.state != "succeeded"] == []
-        assert run.result(timeout=120) == sum(number * number for number in range(1000))
+        wait_until(seldom(lambda: run.refresh().state != "running"), "the end of the run", 100)
+        bad = [(step.name, step.state, step.error) for step in run.steps() if step.state != "succeeded"]
+        assert bad == []
+        assert run.result(timeout=0) == sum(number * number for number in range(1000))
         found = states(run)
         assert len(found) == 1004
         assert set(found.values()) == {"succeeded"}
@@ -194,9 +201,6 @@ class TestProcesses:
         assert states(run) == {"numbers": "succeeded", "asked": "succeeded", "skipped": "skipped"}
 
 
-def ended(run: "Run[object]") -> int:
-    return sum(1 for step in run.steps() if step.ended_at is not None)
-
-
-def is_over(run: "Run[object]") -> bool:
-    return run.refresh().state != "running"
+def ended(books: Books) -> int:
+    ((count,),) = books.rows("select count(*) from {step} where ended_at is not null")
+    return int(count)

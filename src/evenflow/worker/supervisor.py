@@ -203,6 +203,7 @@ class Supervisor:
             for keeper in keepers:
                 keeper.stop()
             with contextlib.suppress(StoreError):
+                self._bury_the_last()
                 leases.bury(Impatient(engine, settings), {self.id: None})
 
     @contextlib.contextmanager
@@ -260,13 +261,21 @@ class Supervisor:
         for place in self._places:
             child = place.child
             if child is not None and child.process.poll() is not None:
-                error = exit_error(f"worker process {child.process.pid}", child.process.returncode)
-                place.child = None
-                self._undertaker.report(Death(child.process.pid, error))
+                self._report_death(place, child)
                 self._pulse.hasten(self._undertaker.name)
                 self._judge(place, child)
         if os.getpid() == 1:
             self._reap_orphans()
+
+    def _report_death(self, place: Place, child: Child) -> None:
+        error = exit_error(f"worker process {child.process.pid}", child.process.returncode)
+        place.child = None
+        self._undertaker.report(Death(child.process.pid, error))
+
+    def _bury_the_last(self) -> None:
+        """Those who died when the keepers were being stopped: nobody else would return their jobs before a lease is over."""
+        if not self._pulse.is_alive:
+            self._undertaker.step()
 
     def _reap_orphans(self) -> None:
         """As process 1 of a container we inherit everybody's orphans: what children of children leave behind."""
@@ -362,9 +371,10 @@ class Supervisor:
 
     def _end_all(self) -> None:
         for place in self._places:
-            if place.child is not None:
-                place.child.process.kill()
-                place.child.process.wait()
+            if (child := place.child) is not None:
+                child.process.kill()
+                child.process.wait()
+                self._report_death(place, child)
 
 
 def _started(orders: Orders) -> Child:
