@@ -464,3 +464,18 @@ def test_a_worker_serves_the_queues_of_its_mode(engine_url: str, make_app: MakeA
     listed = [Queue("mail", priority=1, max_concurrency=1), Queue("docs", priority=2)]
     assert run(make_app(engine_url, queues=[*listed, Queue("default")])) == ["default", "mail", "docs"]
     assert jobs["other"].refresh().state == "ready"
+
+
+def test_only_workers_say_what_the_cap_of_the_cluster_is(engine_url: str) -> None:
+    with Evenflow(engine_url, cluster_wide_cap=3) as capped, Evenflow(engine_url) as other:
+        capped.prepare()
+        assert cluster_caps(other) == []
+        capped.run_worker(until_empty=True)
+        other.prepare()  # it only enqueues, and knows of no cap
+        assert cluster_caps(other) == [3]
+        other.run_worker(until_empty=True)
+        assert cluster_caps(capped) == []
+
+
+def cluster_caps(app: Evenflow) -> list[int]:
+    return [row.limit for row in app.limits() if row.kind == "cluster cap"]

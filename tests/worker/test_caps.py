@@ -50,10 +50,11 @@ def test_a_queue_cap_holds_over_two_commands_and_is_reached(
 def test_the_cluster_s_cap_holds_over_two_commands_and_is_reached(
     start_worker: StartWorker, jobs_app: Evenflow, engine_url: str, books: Books, tmp_path: Path
 ) -> None:
-    jobs_app.prepare()  # before them: whoever comes last says what the cap is, and this app knows none
-    capped = {"EVENFLOW_CLUSTER_WIDE_CAP": 5}
     for _ in range(2):
-        start_worker(engine_url, "--processes", "2", "--concurrency", "4", **capped).ready(2)
+        start_worker(engine_url, "--processes", "2", "--concurrency", "4", EVENFLOW_CLUSTER_WIDE_CAP=5).ready(
+            2
+        )
+    jobs_app.prepare()  # a client that knows of no cap does not lift it
     fill(jobs_app, tmp_path, 5)
     all_succeed(books, 10 + JOBS)
     assert most_at_once(intervals(tmp_path / "bodies")) == 5

@@ -85,7 +85,6 @@ class Producer:
         with self._ready_lock:
             if not self._is_ready:
                 self.make_tables()
-                control.declare_cluster(self.engine, self.settings.cluster_wide_cap)
                 for queue in self.settings.queues:
                     control.declare_queue(self.engine, queue)
                 self._is_ready = True

@@ -14,7 +14,7 @@ _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
 # What each kind of program writes beside reading. A worker, and only a worker, has all of it.
 _CLIENT = (
-    "band", "group_tail", "cluster", "limiter", "hold", "unique_mark", "spent",
+    "band", "group_tail", "limiter", "hold", "unique_mark", "spent",
     "run", "step", "edge", "breaker", "guard", "group_weight", "statistic",
 )  # fmt: skip
 # What a client's code says of its queues. A pause, and limits set at run time, are the operator's to write.

@@ -17,7 +17,7 @@ from evenflow.errors import StoreError
 from evenflow.hooks import Hooks
 from evenflow.ids import EPOCH_MS, id_text
 from evenflow.settings import Settings
-from evenflow.store import leases
+from evenflow.store import control, leases
 from evenflow.store.engine import Engine
 from evenflow.store.open import AnyEngine
 from evenflow.worker.calling import MakeJournal
@@ -90,6 +90,8 @@ class LocalWorker:
             raise self._error
 
     def _enter_books(self) -> None:
+        # Here and not where clients get ready: one that only enqueues need not know of the cap, and must not lift it.
+        control.declare_cluster(self._engine, self._settings.cluster_wide_cap)
         enter_books(
             self._engine, self.id, kind=self._kind, parent=self._parent, host=socket.gethostname(), pid=os.getpid(),
             lease_us=self._settings.lease_ms * 1000,
