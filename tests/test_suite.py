@@ -1,6 +1,7 @@
 """The runner of the suite: which failures are looked at twice, and that a second look can fail too."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import wait_until
 from tools.suite import FAILURES_VARIABLE, MOST, ROOT, deserves_second_look
 
 SAMPLE = """\
@@ -22,6 +24,22 @@ def test_sample() -> None:
     tries = pathlib.Path(__file__).with_name("tries")
     tries.write_text("x" + (tries.read_text() if tries.exists() else ""))
     assert len(tries.read_text()) >= {passes_at}
+"""
+
+LONG = """\
+import pathlib
+import time
+
+HERE = pathlib.Path(__file__)
+
+
+def test_long() -> None:
+    try:
+        HERE.with_name("begun").touch()
+        time.sleep(600)
+    finally:
+        time.sleep(1)  # longer than subprocess.run would wait before it kills
+        HERE.with_name("cleaned").touch()
 """
 
 
@@ -60,12 +78,29 @@ def test_a_test_that_fails_is_run_once_more_only_where_it_starts_processes(
 ) -> None:
     sample = folder / "test_sample.py"
     sample.write_text(SAMPLE.format(mark=mark, passes_at=passes_at))
+    with suite_of(sample) as process:
+        said, _ = process.communicate()
+    assert process.returncode == code, said
+    assert len((folder / "tries").read_text()) == tries
+    assert ("passed alone" in said) is (code == 0)
+
+
+@pytest.mark.process
+def test_ctrl_c_lets_the_tests_clean_up(folder: Path) -> None:
+    sample = folder / "test_long.py"
+    sample.write_text(LONG)
+    with suite_of(sample) as process:
+        wait_until((folder / "begun").exists, "the test to begin", 60)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, said
+    assert (folder / "cleaned").exists()
+
+
+def suite_of(sample: Path) -> "subprocess.Popen[str]":
     others = ("PYTEST", FAILURES_VARIABLE)
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", "tools.suite", "-p", "tests.conftest", str(sample)],
         cwd=ROOT, env={name: value for name, value in os.environ.items() if not name.startswith(others)},
-        capture_output=True, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
-    assert done.returncode == code, done.stdout
-    assert len((folder / "tries").read_text()) == tries
-    assert ("passed alone" in done.stdout) is (code == 0)

@@ -10,6 +10,7 @@ fails there too. Each such test is named at the end: it is a bug of the test, to
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,9 +49,11 @@ def deserves_second_look(failures: dict[str, bool]) -> bool:
 
 def _pytest(arguments: Sequence[str], told: Path | None = None) -> int:
     environment = {**os.environ, FAILURES_VARIABLE: str(told)} if told else None
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment, check=False
-    ).returncode
+    process = subprocess.Popen([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment)
+    # Ctrl-C reaches it by itself: we wait while it ends the servers and workers of its tests.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    return process.wait()
 
 
 if __name__ == "__main__":

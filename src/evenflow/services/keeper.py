@@ -122,10 +122,9 @@ class Keeper:
     def _step_due(self) -> None:
         for service in self._services:
             if self._is_due(service.name) and not self._stopped.is_set():
-                self._hastened.discard(
-                    service.name
-                )  # before the step, which may not see what comes meanwhile
-                self._due[service.name] = 0.0  # a step that fails is due again
+                # Before the step, which may not see what comes meanwhile; and one that fails is due again.
+                self._hastened.discard(service.name)
+                self._due[service.name] = 0.0
                 self._due[service.name] = time.monotonic() + service.step()
 
     def _is_due(self, name: str) -> bool:
