@@ -111,6 +111,7 @@ WRITES = {
     "update evenflow.memo set value = 'x'": ("worker",),
     "update evenflow.queue set paused_at = 1": ("worker", "operator"),
     "delete from evenflow.queue": ("worker", "operator"),
+    "update evenflow.cluster set cap = null": ("worker",),
     "update evenflow.schedule set paused_at = 1": ("worker", "operator"),
     "select payload from evenflow.job": ("client", "worker", "viewer", "operator"),
     "select result from evenflow.history": ("client", "worker", "viewer", "operator"),
