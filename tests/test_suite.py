@@ -1,5 +1,6 @@
 """The runner of the suite: which failures are looked at twice, and that a second look can fail too."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -40,6 +41,13 @@ def test_long() -> None:
     finally:
         time.sleep(1)  # longer than subprocess.run would wait before it kills
         HERE.with_name("cleaned").touch()
+"""
+
+# Whoever was started in the background is deaf to it, and so are all whom it starts.
+HEARS_CTRL_C = """\
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("tools.suite", run_name="__main__", alter_sys=True)
 """
 
 
@@ -97,10 +105,17 @@ def test_ctrl_c_lets_the_tests_clean_up(folder: Path) -> None:
     assert (folder / "cleaned").exists()
 
 
-def suite_of(sample: Path) -> "subprocess.Popen[str]":
+@contextlib.contextmanager
+def suite_of(sample: Path) -> "Iterator[subprocess.Popen[str]]":
     others = ("PYTEST", FAILURES_VARIABLE)
-    return subprocess.Popen(
-        [sys.executable, "-m", "tools.suite", "-p", "tests.conftest", str(sample)],
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEARS_CTRL_C, "-p", "tests.conftest", str(sample)],
         cwd=ROOT, env={name: value for name, value in os.environ.items() if not name.startswith(others)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:  # or we would wait for it for ever
+                os.killpg(process.pid, signal.SIGKILL)
