@@ -147,7 +147,10 @@ class StepInputs(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """A job as a worker gets it. (id, epoch) is the fence of everything it writes."""
+    """A job as a worker gets it. (id, epoch) is the fence of everything it writes.
+
+    `is_plain` is known to be so where it has neither keys nor rates, and is no step of a workflow.
+    """
 
     id: int
     epoch: int
@@ -170,6 +173,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     run_id: int | None = None
     run_state: str | None = None
     inputs: StepInputs | None = None
+    is_plain: bool = False
 
 
 class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -178,7 +182,8 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     `state` is an end, or `ready`, `scheduled` or `waiting` where the job goes back. `refund` is 1 where the attempt was not used,
     `crashed` is 1 where the process of an isolated body died, `unstarted` is 1 where the body was never entered: what its
     rates were charged is given back. `run_id` is there where a step of a workflow has ended, or
-    waits because its run is paused.
+    waits because its run is paused. `is_plain` says that a plain job succeeded and nobody judges it: nothing but its row is
+    to be written.
     """
 
     id: int
@@ -193,6 +198,7 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     waits_for_event: bool = False
     unstarted: int = 0
     run_id: int | None = None
+    is_plain: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):

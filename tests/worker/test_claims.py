@@ -174,7 +174,7 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     note(psycopg, "connect", "connect")
     note(local_module, "Slots", "slots")
     note(pump_module, "watch_signals", "subscribe")
-    note(rounds_module, "advance", "claim")
+    note(rounds_module.Rounds, "exchange", "claim")
     return seen
 
 

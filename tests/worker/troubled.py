@@ -63,9 +63,9 @@ class Trouble:
         return has_come
 
     def _meet(self, name: str, act: Callable[[], T]) -> T:
-        name = name.removesuffix("_plainly").removesuffix(
-            "_onward"
-        )  # one unit, in a smaller form where it can be
+        for form in ("_plainly", "_onward", "_still"):  # one unit, in a smaller form where it can be
+            name = name.removesuffix(form)
+        name = name.removeprefix("plain_")
         self.calls[name] += 1
         fate = self.fate(name)
         if fate == "lost":

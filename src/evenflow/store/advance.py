@@ -51,7 +51,9 @@ class Advanced(msgspec.Struct, frozen=True):
     """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, V of the bands that
     it claimed from if it moves V (whatever enters them from now on comes behind that turn), keys that have room, whether
     jobs of shut tasks are in the way, the breakers that the ends have opened or closed, what came of ended steps of
-    workflows, the runs that are still to be told of such ends, and what came of the keys that were to be passed on."""
+    workflows, the runs that are still to be told of such ends, and what came of the keys that were to be passed on.
+
+    `is_rich` says that a plain round (plain.py) has claimed nothing, since there is more to be said of what comes first."""
 
     claimed: list[Claimed]
     lost: list[tuple[int, int]]
@@ -63,6 +65,7 @@ class Advanced(msgspec.Struct, frozen=True):
     settled: Settled | None = None
     runs: frozenset[int] = frozenset()
     promoted: Promoted | None = None
+    is_rich: bool = False
 
 
 NOTHING = Claim(moves_v=False)
@@ -232,9 +235,14 @@ def _answer(rows: Iterable[Row], claim: Claim, changes: Sequence[Turned], done: 
             shut = True
         else:
             rounds[row[3], row[6]] = row[7]
+    return Advanced(in_order(claimed, claim), lost, awaited, rounds, freed, shut, changes, promoted=done)
+
+
+def in_order(claimed: list[Claimed], claim: Claim) -> list[Claimed]:
+    """Claimed jobs in the order of their claim, in which no database has to return them."""
     place = {want.queue: want.place for want in claim.wants}
     claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
-    return Advanced(claimed, lost, awaited, rounds, freed, shut, changes, promoted=done)
+    return claimed
 
 
 def start(

@@ -3,8 +3,8 @@
 A file holds units: `-- name: x`, then `-- mode: read` where nothing is written, `-- returns: columns`, the reason,
 and one or more statements. The statements of a unit share its parameters and run in one transaction; the rows of all
 that return any are its result. With `-- guarded: yes` the first rows are, and what stands behind them does not run. With
-`-- counted: yes` there is one write, and behind it a question for the number of its rows, which a driver may know. The
-schema name `evenflow.` is replaced where an installation uses another one.
+`-- counted: yes` there is one write, and behind it a question for the number of its rows, which a driver may know. With
+`-- only here: why` it has no twin. The schema name `evenflow.` is replaced where an installation uses another one.
 
 `-- leaves out: part, part of unit`, and nothing else, makes a smaller unit of one that stands before in the same file:
 without what that one has between the lines `-- [part` and `-- part]`. A part may hold others.
@@ -20,7 +20,7 @@ from typing import Literal
 Mode = Literal["read", "write", "wake"]
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_HEADER = re.compile(r"^-- (mode|returns|guarded|counted): (.+)$", re.MULTILINE)
+_HEADER = re.compile(r"^-- (mode|returns|guarded|counted|only here): (.+)$", re.MULTILINE)
 _LESS = re.compile(r"^-- leaves out: (\w+(?:, \w+)*) of (\w+)$", re.MULTILINE)
 _TOKEN = re.compile(r"'(?:[^']|'')*'|(?<![:\w]):(\w+)")
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
@@ -43,6 +43,9 @@ _FILES = (
     "statistics",
     "dashboard",
 )
+
+# Files that one engine has alone.
+_MORE = {"postgres": ("plain",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class Unit:
     statements: tuple[Statement, ...]
     is_guarded: bool = False
     is_counted: bool = False
+    is_only_here: bool = False
+    """Whether the other engine has none of this name."""
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -85,7 +90,7 @@ class Unit:
 def load_units(kind: str, schema: str = "evenflow") -> dict[str, Unit]:
     """All units of one engine, by name."""
     units: dict[str, Unit] = {}
-    for stem in _FILES:
+    for stem in (*_FILES, *_MORE.get(kind, ())):
         for unit in parse_units(read_sql(kind, f"{stem}.sql", schema)):
             if unit.name in units:
                 raise ValueError(f"statement {unit.name!r} stands twice in the {kind} files")
@@ -155,8 +160,9 @@ def _unit(name: str, body: str) -> Unit:
     returns = tuple(column.strip() for column in header["returns"].split(","))
     statements = tuple(Statement(text) for text in split_statements(body))
     return Unit(
-        name, mode, returns, statements, header.get("guarded") == "yes", header.get("counted") == "yes"
-    )
+        name, mode, returns, statements, header.get("guarded") == "yes", header.get("counted") == "yes",
+        "only here" in header,
+    )  # fmt: skip
 
 
 def _bind(text: str, form: str) -> str:

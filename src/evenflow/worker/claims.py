@@ -59,7 +59,12 @@ class Claims:
 
     def note(self, claim: Claim, answer: Advanced, asked_at: float, now: float) -> None:
         """What a claim that was sent at `asked_at` has brought."""
-        self.is_hungry = may_leave_more(claim, answer.claimed) or bool(answer.freed) or answer.is_obstructed
+        self.is_hungry = (
+            may_leave_more(claim, answer.claimed)
+            or bool(answer.freed)
+            or answer.is_obstructed
+            or answer.is_rich
+        )
         self.postpone(now)
         is_sweep = any(claim is each for each in self._sweeps)
         self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at, is_sweep=is_sweep)

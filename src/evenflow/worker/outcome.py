@@ -93,9 +93,11 @@ def succeeded(job: Claimed, value: Any, rules: Rules, now: int, random: float) -
         result = "null" if value is None else encode_result(value, rules.max_result_bytes)
     except ResultError as error:
         return raised(job, error, rules, now, random)
-    end = End(job.id, job.epoch, "succeeded", rules.keep_us, result=result, run_id=job.run_id)
     if not rules.guards:
-        return end
+        return End(
+            job.id, job.epoch, "succeeded", rules.keep_us, result=result, run_id=job.run_id, is_plain=job.is_plain
+        )  # fmt: skip
+    end = End(job.id, job.epoch, "succeeded", rules.keep_us, result=result, run_id=job.run_id)
     return _judged(end, tuple(Verdict(name, "success") for name, _ in rules.guards))
 
 

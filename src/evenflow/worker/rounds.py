@@ -3,6 +3,8 @@
 A round that is sent while the server is still at the one before is begun without a pause: the server does not wait for the
 worker to hear an answer and to start its jobs. Two rounds under way are enough for that, and only plain ones: whatever
 takes more than one statement, or has little to say, waits until everything before it was heard.
+
+On PostgreSQL a round is asked in the plain form that most rounds can have, as long as the store does not say that there is more to it.
 """
 
 import time
@@ -13,21 +15,26 @@ import msgspec
 
 from evenflow.job import End
 from evenflow.settings import Retention
-from evenflow.store.advance import Advanced, Claim, advance, answered, lone_unit
+from evenflow.store.advance import NOTHING, Advanced, Claim, advance, answered, lone_unit
+from evenflow.store.engine import Row
 from evenflow.store.pipeline import Pipeline
+from evenflow.store.plain import advance_plainly, are_plain, is_plain, plain_answer, plain_unit
 from evenflow.worker.patience import Impatient
 
 AHEAD = 2
 # With fewer ends the server is done before the next round could be sent, and small rounds would only be more rounds.
 LEAST_ENDS = 32
+# Where a plain round has found that there is more to it, claims are made in full for so long.
+RICH_S = 1.0
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What was asked, and when, by the monotonic clock."""
+    """What was asked, in which form, and when, by the monotonic clock."""
 
     ends: Sequence[End]
     claim: Claim
     asked_at: float
+    is_plain: bool
 
 
 class Rounds:
@@ -41,6 +48,7 @@ class Rounds:
         self._retention = retention
         self._pipeline = pipeline
         self._under_way: deque[Round] = deque()
+        self._rich_until = 0.0
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -76,10 +84,12 @@ class Rounds:
         """Send a round without waiting for its answer, if it is one for that."""
         if self._pipeline is None or len(ends) < LEAST_ENDS or not self.has_room:
             return False
-        unit = lone_unit(self._worker, ends, claim) if self._pipeline.is_possible else None
+        if not self._pipeline.is_possible:
+            return False
+        asked = self._composed(ends, claim)
+        unit = (plain_unit if asked.is_plain else lone_unit)(self._worker, ends, claim)
         if unit is None:
             return False
-        asked = Round(ends, claim, time.monotonic())
         self._pipeline.ask(*unit, deadline_s=self._store.longest_s)
         self._under_way.append(asked)
         return True
@@ -91,15 +101,31 @@ class Rounds:
         left_s = asked.asked_at + self._store.longest_s - time.monotonic()
         rows = self._pipeline.answer(deadline_s=max(0.0, left_s))
         self._under_way.popleft()
-        return asked, answered(rows, asked.claim)
+        return asked, self._read(asked, rows)
 
     def exchange(
         self, ends: Sequence[End], claim: Claim, keys: Sequence[str] | None
     ) -> tuple[Round, Advanced]:
         """Ask and hear, where nothing is under way."""
-        asked = Round(ends, claim, time.monotonic())
-        answer = advance(self._store, self._worker, ends, claim, keys=keys, retention=self._retention)
-        return asked, answer
+        asked = self._composed(ends, claim)
+        if asked.is_plain:
+            return asked, self._heeded(advance_plainly(self._store, self._worker, ends, claim))
+        return asked, advance(self._store, self._worker, ends, claim, keys=keys, retention=self._retention)
+
+    def _composed(self, ends: Sequence[End], claim: Claim) -> Round:
+        now = time.monotonic()
+        can_be_plain = self._store.kind == "postgres" and is_plain(claim) and are_plain(ends)
+        return Round(ends, claim, now, can_be_plain and (claim is NOTHING or now >= self._rich_until))
+
+    def _read(self, asked: Round, rows: Sequence[Row]) -> Advanced:
+        if not asked.is_plain:
+            return answered(rows, asked.claim)
+        return self._heeded(plain_answer(rows, asked.ends, asked.claim))
+
+    def _heeded(self, answer: Advanced) -> Advanced:
+        if answer.is_rich:
+            self._rich_until = time.monotonic() + RICH_S
+        return answer
 
     def taken_back(self) -> list[End]:
         """The ends of rounds whose answers nobody will hear: they may have been written, or not."""

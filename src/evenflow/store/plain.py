@@ -1,0 +1,91 @@
+"""Plain rounds: what most rounds of a worker on PostgreSQL are, in statements of their own size.
+
+Runs that succeeded, of jobs without keys and outside of workflows; and a claim from queues about which there is nothing to say.
+Whether that is so is decided by the statement itself: what a worker believes may be old.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from evenflow.job import Claimed, End
+from evenflow.store.advance import NOTHING, Advanced, Claim, in_order
+from evenflow.store.engine import Engine, Row, as_json
+
+_ids = msgspec.json.Decoder(list[int]).decode
+_PAYLOAD, _OPTIONS, _RUN_ID = 15, 18, 19  # their places in a row of the answer
+
+
+def are_plain(ends: Iterable[End]) -> bool:
+    """Whether a plain round can write these ends."""
+    return all(end.is_plain for end in ends)
+
+
+def is_plain(claim: Claim) -> bool:
+    """Whether a plain round can make this claim: it neither prefetches nor counts under caps."""
+    return claim.lease_us is None and not claim.under_caps
+
+
+def advance_plainly(
+    engine: Engine, worker: int, ends: Sequence[End], claim: Claim = NOTHING, *, now: int | None = None
+) -> Advanced:
+    """`advance` as a plain round. Where the answer `is_rich` the ends are written, and the claim has to be made in full."""
+    name, asked = plain_unit(worker, ends, claim)
+    return plain_answer(engine.run(name, asked | {"now": now}), ends, claim)
+
+
+def plain_unit(worker: int, ends: Sequence[End], claim: Claim) -> tuple[str, dict[str, Any]]:
+    """The one unit of a plain round, for ends that `are_plain` and a claim that is."""
+    asked: dict[str, Any] = {
+        "worker": worker,
+        "wants": as_json(claim.wants),
+        "bounds": as_json(claim.bounds),
+        "top": claim.top if claim.wants else 0,
+        "now": None,
+    }
+    if not ends:
+        return "plain_claim" if claim.moves_v else "plain_claim_still", asked
+    asked["ids"] = f"{{{','.join([str(end.id) for end in ends])}}}"
+    asked["epochs"] = f"{{{','.join([str(end.epoch) for end in ends])}}}"
+    asked["keeps"] = f"{{{','.join([str(end.keep_us) for end in ends])}}}"
+    asked["results"] = f"{{{','.join([_element(end.result) for end in ends])}}}"
+    return "plain_advance" if claim.moves_v else "plain_advance_still", asked
+
+
+def _element(text: str | None) -> str:
+    """A text as it stands in the literal of an array."""
+    if text is None:
+        return "NULL"
+    if "\\" in text or '"' in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def plain_answer(rows: Iterable[Row], ends: Sequence[End], claim: Claim) -> Advanced:
+    """What the rows of a plain round say."""
+    claimed: list[Claimed] = []
+    lost: list[tuple[int, int]] = []
+    awaited: list[int] = []
+    rounds: dict[tuple[str, int], float] = {}
+    is_rich = False
+    for row in rows:
+        if row[0] == "claimed":
+            fields: Row = (*row[1:], None, row[_RUN_ID] is None)
+            claimed.append(Claimed(*fields))
+        elif row[0] == "round":
+            rounds[row[3], row[6]] = row[7]
+        elif row[0] == "rich":
+            is_rich = claim is not NOTHING
+        else:
+            awaited, lost = _ended(row, ends)
+    return Advanced(in_order(claimed, claim), lost, awaited, rounds, set(), is_rich=is_rich)
+
+
+def _ended(row: Row, ends: Sequence[End]) -> tuple[list[int], list[tuple[int, int]]]:
+    """The ends that somebody waits for, and those that were refused."""
+    awaited = _ids(row[_PAYLOAD]) if row[_PAYLOAD] is not None else []
+    if row[1] >= len(ends):
+        return awaited, []
+    written = set(_ids(row[_OPTIONS])) if row[_OPTIONS] is not None else set()
+    return awaited, [(end.id, end.epoch) for end in ends if end.id not in written]

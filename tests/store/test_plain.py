@@ -1,0 +1,182 @@
+"""Plain rounds hold what `advance` promises: the same cases run over them. And they say when there is more to it."""
+
+import msgspec
+import pytest
+
+from evenflow.job import Claimed, End
+from evenflow.queues import Queue
+from evenflow.store.advance import NOTHING, Advanced, Claim, Want
+from evenflow.store.control import declare_cluster, declare_queue
+from evenflow.store.plain import advance_plainly, are_plain, is_plain
+from evenflow.store.postgres import PostgresEngine
+from evenflow.store.reads import await_job
+from tests.store.scene import ALICE, BOB, Scene, end_of, execute, new_job
+from tests.store.test_advance import (  # the same cases, with the scene of this module
+    TestAnEnd,
+    TestAReturn,
+    TestTheClaim,
+)
+
+SAME = (TestTheClaim, TestAnEnd, TestAReturn)
+FIVE = Claim((Want("default", 0, 5),), 5)
+
+
+class PlainScene(Scene):
+    """A scene whose rounds are plain wherever they can be, as those of a worker are."""
+
+    def __init__(self, engine: PostgresEngine) -> None:
+        super().__init__(engine)
+        self._plain: set[tuple[int, int]] = set()
+        self.rounds = 0
+
+    def advance(self, worker: int, *ends: End, claim: Claim = NOTHING) -> Advanced:
+        marked = [msgspec.structs.replace(end, is_plain=self._is_plain(end)) for end in ends]
+        if not (is_plain(claim) and are_plain(marked)):
+            return super().advance(worker, *ends, claim=claim)
+        self.rounds += 1
+        answer = advance_plainly(self.engine, worker, marked, claim, now=self.now)
+        self._plain |= {(job.id, job.epoch) for job in answer.claimed if job.is_plain}
+        if not answer.is_rich:
+            return answer
+        claimed = super().advance(worker, claim=claim)
+        return msgspec.structs.replace(claimed, lost=answer.lost, awaited=answer.awaited)
+
+    def _is_plain(self, end: End) -> bool:
+        return end.state == "succeeded" and (end.id, end.epoch) in self._plain
+
+
+@pytest.fixture
+def scene(postgres_store: PostgresEngine) -> PlainScene:
+    return PlainScene(postgres_store)
+
+
+@pytest.fixture
+def plain(postgres_store: PostgresEngine) -> Scene:
+    return Scene(postgres_store)
+
+
+def claimed(scene: Scene, claim: Claim = FIVE) -> Advanced:
+    return advance_plainly(scene.engine, ALICE, [], claim, now=scene.now)
+
+
+def ended(scene: Scene, *jobs: Claimed, worker: int = ALICE, result: str | None = "null") -> Advanced:
+    ends = [end_of(job, result=result) for job in jobs]
+    return advance_plainly(scene.engine, worker, ends, now=scene.now)
+
+
+def limit(scene: Scene, job: int) -> None:
+    execute(scene.engine, f"update evenflow_job set limits = '[]' where id = {job}")
+
+
+def test_the_cases_above_really_ran_plain_rounds(scene: PlainScene) -> None:
+    scene.enqueue(new_job())
+    scene.finish(*scene.claim())
+    assert scene.rounds == 2
+
+
+@pytest.mark.parametrize(
+    "result", ["null", '"a \\"b\\" \\\\ c"', '{"a":[1,2],"b":"{},"}', '"\'ü€\\u0000 NULL"', '""', "[]"]
+)
+def test_a_result_is_stored_byte_for_byte(plain: Scene, result: str) -> None:
+    (job,) = plain.enqueue(new_job())
+    ended(plain, *claimed(plain).claimed, result=result)
+    assert plain.kept(job)["result"] == result
+
+
+def test_a_run_without_a_result_stores_none(plain: Scene) -> None:
+    (job,) = plain.enqueue(new_job())
+    ended(plain, *claimed(plain).claimed, result=None)
+    assert plain.kept(job)["result"] is None
+
+
+def test_what_is_kept_is_what_advance_would_keep(plain: Scene) -> None:
+    first, second = plain.enqueue(
+        *[new_job(group="g", headers="{}", options="{}", unique_key=key) for key in "ab"]
+    )
+    one, other = claimed(plain).claimed
+    ended(plain, one)
+    plain.finish(other, result="null")
+    differ = {"id", "unique_key", "payload"}
+    rows = [
+        {name: value for name, value in plain.kept(job).items() if name not in differ}
+        for job in (first, second)
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_some_ends_that_are_refused_are_told_and_the_others_count(plain: Scene) -> None:
+    jobs = plain.enqueue(*[new_job() for _ in range(3)])
+    mine = claimed(plain).claimed
+    execute(plain.engine, f"update evenflow_job set worker = {BOB} where id = {jobs[1]}")
+    answer = ended(plain, *mine)
+    assert answer.lost == [(jobs[1], 1)]
+    assert plain.states() == {jobs[0]: "succeeded", jobs[1]: "running", jobs[2]: "succeeded"}
+
+
+def test_ends_that_are_all_refused_are_all_told(plain: Scene) -> None:
+    (job,) = plain.enqueue(new_job())
+    answer = ended(plain, *claimed(plain).claimed, worker=BOB)
+    assert (answer.lost, plain.states()) == ([(job, 1)], {job: "running"})
+
+
+def test_ends_that_somebody_waits_for_are_told(plain: Scene) -> None:
+    first, _ = plain.enqueue(new_job(), new_job())
+    mine = claimed(plain).claimed
+    await_job(plain.engine, first)
+    assert ended(plain, *mine).awaited == [first]
+
+
+def test_a_claim_says_which_jobs_are_plain(plain: Scene) -> None:
+    plain.enqueue(new_job(), new_job(run_id=7))
+    assert [job.is_plain for job in claimed(plain).claimed] == [True, False]
+    assert not any(job.is_plain for job in plain.claim())
+
+
+class TestItClaimsNothingAndSaysSo:
+    def test_where_the_queue_has_a_cap(self, plain: Scene) -> None:
+        plain.enqueue(new_job())
+        declare_queue(plain.engine, Queue("default", max_concurrency=3))
+        self.expect_rich(plain)
+
+    def test_where_the_cluster_has_a_cap(self, plain: Scene) -> None:
+        plain.enqueue(new_job())
+        declare_cluster(plain.engine, 3)
+        self.expect_rich(plain)
+
+    def test_where_a_gate_is_shut(self, plain: Scene) -> None:
+        plain.enqueue(new_job())
+        execute(
+            plain.engine,
+            "insert into evenflow_gate (kind, name, cause, shut_at) values ('task', 'other', 'pause', 1)",
+        )
+        self.expect_rich(plain)
+
+    def test_where_one_of_the_first_jobs_has_a_key(self, plain: Scene) -> None:
+        limit(plain, plain.enqueue(new_job(), new_job())[1])
+        self.expect_rich(plain)
+
+    def test_but_not_where_that_job_comes_later(self, plain: Scene) -> None:
+        first, later = plain.enqueue(new_job(), new_job(priority=5))
+        limit(plain, later)
+        answer = claimed(plain, Claim((Want("default", 0, 1),), 1))
+        assert ([job.id for job in answer.claimed], answer.is_rich) == ([first], False)
+
+    def test_and_the_ends_are_written(self, plain: Scene) -> None:
+        job, _ = plain.enqueue(new_job(), new_job())
+        mine = claimed(plain, Claim((Want("default", 0, 1),), 1)).claimed
+        declare_cluster(plain.engine, 3)
+        answer = advance_plainly(plain.engine, ALICE, [end_of(*mine)], FIVE, now=plain.now)
+        assert (answer.claimed, answer.is_rich) == ([], True)
+        assert plain.states()[job] == "succeeded"
+
+    def test_unless_nothing_was_to_be_claimed(self, plain: Scene) -> None:
+        plain.enqueue(new_job())
+        mine = claimed(plain).claimed
+        declare_cluster(plain.engine, 3)
+        assert not ended(plain, *mine).is_rich
+
+    @staticmethod
+    def expect_rich(scene: Scene) -> None:
+        answer = claimed(scene)
+        assert (answer.claimed, answer.is_rich) == ([], True)
+        assert set(scene.states().values()) <= {"ready", "blocked"}
