@@ -70,7 +70,7 @@ def limit(scene: Scene, job: int) -> None:
 
 def test_the_cases_above_really_ran_plain_rounds(scene: PlainScene) -> None:
     scene.enqueue(new_job())
-    scene.finish(*scene.claim())
+    scene.finish(scene.claim()[0])
     assert scene.rounds == 2
 
 
@@ -165,7 +165,7 @@ class TestItClaimsNothingAndSaysSo:
         job, _ = plain.enqueue(new_job(), new_job())
         mine = claimed(plain, Claim((Want("default", 0, 1),), 1)).claimed
         declare_cluster(plain.engine, 3)
-        answer = advance_plainly(plain.engine, ALICE, [end_of(*mine)], FIVE, now=plain.now)
+        answer = advance_plainly(plain.engine, ALICE, [end_of(mine[0])], FIVE, now=plain.now)
         assert (answer.claimed, answer.is_rich) == ([], True)
         assert plain.states()[job] == "succeeded"
 
