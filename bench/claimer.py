@@ -5,9 +5,10 @@ import time
 
 from evenflow.job import Claimed, End
 from evenflow.store import leases
-from evenflow.store.advance import Claim, advance
+from evenflow.store.advance import Claim, Flight, advance
 from evenflow.store.open import AnyEngine
 from evenflow.worker.claims import V_EVERY_S
+from evenflow.worker.flights import Flights
 from evenflow.worker.local import new_worker_id
 from evenflow.worker.serving import Bounds, QueueList, Serving
 
@@ -22,6 +23,7 @@ class Claimer:
         self._serving = Serving(QueueList.parse([queue]))
         self._top = top
         self._bounds = Bounds()
+        self._flights = Flights()
         self._keeps_bounds = keeps_bounds
         self._moved_v_at = 0.0
         self.worker = new_worker_id()
@@ -38,7 +40,12 @@ class Claimer:
     def round(self, finished: list[Claimed]) -> list[Claimed]:
         """Finish these, claim more: one transaction, as in `evenflow.worker.pump`."""
         claim, asked_at = self.request(), time.monotonic()
-        answer = advance(self._engine, self.worker, [succeeded(job) for job in finished], claim)
+        flight = Flight(self._flights.next(), self._flights.take_landed())
+        answer = advance(
+            self._engine, self.worker, [succeeded(job) for job in finished], claim, flight=flight
+        )
+        self._flights.forget([job.id for job in finished])
+        self._flights.note(flight.number, [job.id for job in answer.claimed])
         if answer.lost:
             raise AssertionError(
                 f"{len(answer.lost)} finished jobs were refused: the benchmark is not alone here"

@@ -54,7 +54,12 @@ def test_both_engines_have_the_same_migrations() -> None:
 def test_both_engines_have_the_same_tables_and_columns(
     sqlite_store: SqliteEngine, postgres_store: PostgresEngine
 ) -> None:
-    assert columns(sqlite_store) == columns(postgres_store)
+    # What is in flight has an index on SQLite, and rows of its own on PostgreSQL, where a claim must not change an index.
+    postgres = columns(postgres_store)
+    assert {"flight", "in_flight"} <= postgres.keys()
+    del postgres["flight"], postgres["in_flight"]
+    postgres["job"] = [column for column in postgres["job"] if column[0] not in ("flight", "stage")]
+    assert columns(sqlite_store) == postgres
 
 
 def test_every_migration_is_applied_once_and_noted(engine_url: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from evenflow.errors import StoreRefused, StoreUnavailable
 from evenflow.job import Claimed, End
-from evenflow.store.advance import Advanced, Claim, Want, answered, lone_unit
+from evenflow.store.advance import Advanced, Claim, Want, a_flight, answered, lone_unit
 from evenflow.store.pipeline import Pipeline
 from evenflow.store.postgres import PostgresEngine
 from tests.processes import wait_until
@@ -33,7 +33,7 @@ def pipeline(postgres_store: PostgresEngine) -> Iterator[Pipeline]:
 
 
 def ask(pipeline: Pipeline, *ends: End, claim: Claim = TWO) -> None:
-    unit = lone_unit(ALICE, ends, claim)
+    unit = lone_unit(ALICE, ends, claim, a_flight())
     assert unit is not None
     pipeline.ask(*unit, deadline_s=30.0)
 
@@ -82,7 +82,7 @@ def test_an_answer_that_came_along_with_another_is_known_to_be_here(scene: Scene
 
 def test_a_unit_that_is_refused_leaves_those_after_it_alone(scene: Scene, pipeline: Pipeline) -> None:
     scene.enqueue(new_job())
-    unit = lone_unit(ALICE, [], TWO)
+    unit = lone_unit(ALICE, [], TWO, a_flight())
     assert unit is not None
     pipeline.ask(unit[0], {**unit[1], "wants": "no list"}, deadline_s=30.0)
     ask(pipeline)

@@ -19,6 +19,7 @@ from evenflow.store.engine import Parameters, Row, Steps, drive
 from evenflow.store.enqueue import enqueue_steps
 from evenflow.store.leases import beat, free_expired_claims, rescue, save_progress
 from evenflow.store.migrate import migrate
+from evenflow.store.plain import advance_plainly
 from evenflow.store.postgres import PostgresEngine
 from evenflow.store.reads import Filter, ended_among, find, page, queues
 from evenflow.store.spacing import _move
@@ -104,6 +105,12 @@ def parameters_of(unit: str) -> dict[str, Any]:
         case "claim":
             wants = [Want("default", 0, 100), Want("other", 1, 100)]
             advance(note, ALICE, (), Claim(wants, 100, [Bound("default", 0, 3.0, 600)]), now=START)
+        case "plain_advance" | "plain_advance_still" | "plain_claim" | "plain_claim_still":
+            ends = [end_of(claimed(number)) for number in range(1, 20)] if "advance" in unit else []
+            wants = [Want("default", 0, 100), Want("other", 1, 100)]
+            moves_v = not unit.endswith("_still")
+            claim = Claim(wants, 100, [Bound("default", 0, 3.0, 600)], moves_v=moves_v)
+            advance_plainly(note, ALICE, ends, claim, now=START)
         case "admit":
             admit(note, now=START)
         case "expire":
@@ -208,6 +215,12 @@ WALKS: dict[str, str | None] = {
     "stretch_jobs": "job_timed",
     "close_up_jobs": "job_timed",
 }
+# On PostgreSQL what is in flight is found by its flights, then by its key.
+POSTGRES_WALKS = (
+    WALKS
+    | dict.fromkeys(("beat", "rescue", "free_expired_claims"), "job_pkey")
+    | dict.fromkeys(("plain_advance", "plain_advance_still", "plain_claim", "plain_claim_still"), "job_ready")
+)
 
 
 @pytest.fixture(scope="module", params=CONDITIONS)
@@ -245,7 +258,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[SqliteEngine]:
 
 class TestOnPostgres:
     @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-    @pytest.mark.parametrize("unit", WALKS)
+    @pytest.mark.parametrize("unit", POSTGRES_WALKS)
     def test_a_hot_statement_walks_its_index(
         self, connection: "psycopg.Connection[Row]", unit: str, mode: str
     ) -> None:
@@ -256,14 +269,17 @@ class TestOnPostgres:
         assert [scan for scan in scans if scan[0] == "Seq Scan" and is_big(scan[1])] == []
         walked = {index for _, relation, index in scans if relation == "job" and index}
         bitmaps = {index for kind, _, index in scans if kind == "Bitmap Index Scan" and index}
-        wanted = WALKS[unit]
+        wanted = POSTGRES_WALKS[unit]
         assert walked | bitmaps == set() if wanted is None else wanted in walked | bitmaps
 
     @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-    @pytest.mark.parametrize("unit", WALKS)
+    @pytest.mark.parametrize("unit", POSTGRES_WALKS)
     def test_no_index_of_all_jobs_is_read_from_end_to_end(
         self, connection: "psycopg.Connection[Row]", unit: str, mode: str
     ) -> None:
+        has_jobs = bool(connection.execute("select from evenflow.job limit 1").fetchall())
+        if unit.startswith("plain_") and mode == "force_custom_plan" and not has_jobs:
+            return  # such a plan is made for one run, and sees that there is nothing to be read
         of_all = [
             node
             for node in nodes(explain(connection, unit, mode))
@@ -279,6 +295,8 @@ class TestOnPostgres:
             "advance_onward",
             "advance_plainly",
             "claim",
+            "plain_advance",
+            "plain_claim_still",
             "admit",
             "expire",
             "list_live",
@@ -307,7 +325,7 @@ class TestOnPostgres:
         found = {node.get("Index Name") or node["Node Type"] for top in on_jobs for node in nodes(top)}
         assert "job_pkey" in found
         assert "Tid Scan" in found
-        assert found & {"job_ready", "job_in_flight", "job_due"} == set()
+        assert found & {"job_ready", "job_due"} == set()
 
     @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
     def test_statistics_are_added_to_their_row_by_its_key(
@@ -331,13 +349,20 @@ class TestOnPostgres:
 
     def expect_equal_reads(self, engine: PostgresEngine, backlogs: Sequence[tuple[int, int]]) -> None:
         """A claim of a hundred jobs reads a hundred entries of one index by one plan, whatever the backlog."""
+        for unit, no_ends in (("advance", {"ends": "[]"}), ("plain_claim", {})):
+            self.expect_equal_reads_of(unit, no_ends, engine, backlogs)
+
+    @staticmethod
+    def expect_equal_reads_of(
+        unit: str, no_ends: dict[str, str], engine: PostgresEngine, backlogs: Sequence[tuple[int, int]]
+    ) -> None:
         blocks, shapes = [], []
         connection = engine.connect()
         for ready, groups in backlogs:
             seed_postgres(connection, ready, groups, 0)
             connection.execute("vacuum analyze evenflow.job")
-            parameters = parameters_of("advance") | {"ends": "[]", "bounds": "[]"}
-            plan = analyze(connection, load_units("postgres")["advance"].statements[0], parameters)
+            parameters = parameters_of(unit) | no_ends | {"bounds": "[]"}
+            plan = analyze(connection, load_units("postgres")[unit].statements[0], parameters)
             scans = [node for node in nodes(plan) if node.get("Index Name") == "job_ready"]
             removed = "Rows Removed by Filter"
             rows = sum(node["Actual Loops"] * (node["Actual Rows"] + node.get(removed, 0)) for node in scans)
@@ -354,13 +379,15 @@ class TestOnPostgres:
         counted = {}
         connection = postgres_store.connect()
         seed_postgres(connection, 1_000, 10, 0)
-        run_elsewhere = "update evenflow.job set state = 'running', queue = 'elsewhere' where id > 500"
+        run_elsewhere = "update evenflow.job set state = 'running', queue = 'elsewhere', worker = 1, flight = 1 where id > 500"
         connection.execute(run_elsewhere.encode())
+        noted = "insert into evenflow.flight select 1, 1, 'elsewhere', array_agg(id) from evenflow.job where flight = 1"
+        connection.execute(noted.encode())
         parameters = parameters_of("advance") | {"ends": "[]", "bounds": "[]", "caps_locked": True}
         for cap in (None, 600):
             declare_cluster(postgres_store, cap)
             plan = analyze(connection, load_units("postgres")["advance"].statements[0], parameters)
-            scans = [node for node in nodes(plan) if node.get("Index Name") == "job_in_flight"]
+            scans = [node for node in nodes(plan) if node.get("Alias", "").startswith("o")]
             counted[cap] = sum(node["Actual Loops"] * node["Actual Rows"] for node in scans)
         connection.close()
         assert counted == {None: 0, 600: 500}

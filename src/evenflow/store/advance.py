@@ -1,5 +1,6 @@
 """Advance: the pump's round trip. Finish these runs, give me more. And the same for claims that wait to be started."""
 
+import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,17 @@ class Want(msgspec.Struct, frozen=True):
     queue: str
     place: int
     top: int
+
+
+class Flight(msgspec.Struct, frozen=True):
+    """Under which number PostgreSQL notes what a claim takes, and whose numbers it may forget: all their jobs have ended."""
+
+    number: int
+    landed: Sequence[int] = ()
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"flight": self.number, "landed": f"{{{','.join(map(str, self.landed))}}}"}
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -82,6 +94,7 @@ def advance(
     claim: Claim = NOTHING,
     *,
     keys: Sequence[str] | None = None,
+    flight: Flight | None = None,
     retention: Retention = KEPT,
     now: int | None = None,
     deadline_s: float = 30.0,
@@ -103,15 +116,17 @@ def advance(
     `keys` have room and are passed on before the claim, so whoever gets them may be among the claimed. On SQLite so are those
     that the ends let go of, unless `keys` is None: it saves a transaction, and a second look at the same pages. On PostgreSQL
     the locks of keys are held as shortly as can be, in a transaction of their own; there nobody gives `keys` but tests.
+
+    `flight` is for PostgreSQL, where whoever gives none never has it forgotten while the worker lives.
     """
-    ends = list(ends)
+    ends, flight = list(ends), flight or a_flight()
     if ends and (engine.kind == "sqlite" or any(end.run_id is not None for end in ends)):
-        return _in_turn(engine, worker, ends, claim, keys, retention, now, deadline_s)
+        return _in_turn(engine, worker, ends, claim, keys, flight, retention, now, deadline_s)
     verdicts = verdict_unit(ends, worker, now)
     first = [] if verdicts is None else [verdicts]
     if keys:
         first.append(promotion(keys, now))
-    units = [*first, *_before(ends, worker, claim, now), _last(worker, ends, claim, now)]
+    units = [*first, *_before(ends, worker, claim, now), _last(worker, ends, claim, flight, now)]
     if len(units) > 1:
         answers = engine.run_all(units, deadline_s=deadline_s)
     else:
@@ -121,13 +136,20 @@ def advance(
     return _answer(answers[-1], claim, changes, done)
 
 
-def lone_unit(worker: int, ends: Sequence[End], claim: Claim) -> tuple[str, dict[str, Any]] | None:
+def a_flight() -> Flight:
+    """One with a number that nobody else has, for claims that are not a worker's."""
+    return Flight(random.getrandbits(62))
+
+
+def lone_unit(
+    worker: int, ends: Sequence[End], claim: Claim, flight: Flight
+) -> tuple[str, dict[str, Any]] | None:
     """A round that is a single unit, for whoever sends it without waiting; None where it takes more."""
     if any(end.run_id is not None or isinstance(end, JudgedEnd) for end in ends) or _before(
         ends, worker, claim, None
     ):
         return None
-    return _last(worker, ends, claim, None)
+    return _last(worker, ends, claim, flight, None)
 
 
 def answered(rows: Iterable[Row], claim: Claim) -> Advanced:
@@ -137,7 +159,7 @@ def answered(rows: Iterable[Row], claim: Claim) -> Advanced:
 
 def _in_turn(
     engine: AnyEngine | Relay, worker: int, ends: Sequence[End], claim: Claim, keys: Sequence[str] | None,
-    retention: Retention, now: int | None, deadline_s: float,
+    flight: Flight, retention: Retention, now: int | None, deadline_s: float,
 ) -> Advanced:  # fmt: skip
     """The same where one step has to know what the step before has found: children of workflows are told, and on SQLite keys
     are passed on, before the claim."""
@@ -157,7 +179,7 @@ def _in_turn(
         paused = (yield "paused_steps", {"ids": as_json(parked)}) if parked else []
         for unit in _before(ends, worker, claim, now):  # noqa: UP028 - `yield from` would send rows into a list
             yield unit
-        rows = yield Last(*_last(worker, [_bare(end, paused) for end in ends], claim, now))
+        rows = yield Last(*_last(worker, [_bare(end, paused) for end in ends], claim, flight, now))
         answer = _answer(rows, claim, changes, done)
         answer.freed.update(left)
         return msgspec.structs.replace(answer, settled=settled if steps else None, runs=noted)
@@ -183,7 +205,9 @@ def _bare(end: End, paused: Sequence[Row]) -> End:
     return msgspec.structs.replace(end, state=state, result=None, run_id=None)
 
 
-def _last(worker: int, ends: Sequence[End], claim: Claim, now: int | None) -> tuple[str, dict[str, Any]]:
+def _last(
+    worker: int, ends: Sequence[End], claim: Claim, flight: Flight, now: int | None
+) -> tuple[str, dict[str, Any]]:
     asked = {
         "worker": worker,
         "wants": as_json(claim.wants),
@@ -194,6 +218,7 @@ def _last(worker: int, ends: Sequence[End], claim: Claim, now: int | None) -> tu
         "moves_v": claim.moves_v,
         "caps_locked": claim.under_caps,
         "now": now,
+        **flight.parameters,
     }
     if not ends:
         return "claim", asked

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from evenflow.job import Claimed, End
-from evenflow.store.advance import NOTHING, Advanced, Claim, in_order
+from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, a_flight, in_order
 from evenflow.store.engine import Engine, Row, as_json
 
 _ids = msgspec.json.Decoder(list[int]).decode
@@ -28,14 +28,15 @@ def is_plain(claim: Claim) -> bool:
 
 
 def advance_plainly(
-    engine: Engine, worker: int, ends: Sequence[End], claim: Claim = NOTHING, *, now: int | None = None
-) -> Advanced:
+    engine: Engine, worker: int, ends: Sequence[End], claim: Claim = NOTHING, *, flight: Flight | None = None,
+    now: int | None = None,
+) -> Advanced:  # fmt: skip
     """`advance` as a plain round. Where the answer `is_rich` the ends are written, and the claim has to be made in full."""
-    name, asked = plain_unit(worker, ends, claim)
+    name, asked = plain_unit(worker, ends, claim, flight or a_flight())
     return plain_answer(engine.run(name, asked | {"now": now}), ends, claim)
 
 
-def plain_unit(worker: int, ends: Sequence[End], claim: Claim) -> tuple[str, dict[str, Any]]:
+def plain_unit(worker: int, ends: Sequence[End], claim: Claim, flight: Flight) -> tuple[str, dict[str, Any]]:
     """The one unit of a plain round, for ends that `are_plain` and a claim that is."""
     asked: dict[str, Any] = {
         "worker": worker,
@@ -43,6 +44,7 @@ def plain_unit(worker: int, ends: Sequence[End], claim: Claim) -> tuple[str, dic
         "bounds": as_json(claim.bounds),
         "top": claim.top if claim.wants else 0,
         "now": None,
+        **flight.parameters,
     }
     if not ends:
         return "plain_claim" if claim.moves_v else "plain_claim_still", asked

@@ -404,6 +404,9 @@ class Pump:
         for (job, epoch), why in answer.cancelled.items():
             self._slots.cancel(job, epoch, why)
         self._unwritten += self._prefetched.settle_refused(answer.cancelled)
+        if self._rounds.has_flights:
+            self._hear_all()
+            self._rounds.keep({job for job, _ in self._known()})
 
     def _about(self, now: float) -> dict[str, object]:
         """What others are told about this worker with each heartbeat."""
@@ -420,12 +423,15 @@ class Pump:
 
     def _return_unknown_claims(self, now: float) -> None:
         """After a call whose answer was lost: what the store has in flight here, and we do not."""
+        self._unwritten += self._lease.unknown_claims(self._known(), now)
+
+    def _known(self) -> set[tuple[int, int]]:
+        """(id, epoch) of all that may be in flight here, where no round is under way."""
         # In this order: a run that ends meanwhile is first among the ends, then no longer among the running.
         known = {(run.job.id, run.job.epoch) for run in list(self._slots.running.values())}
         self._take_ends()
         known |= {(end.id, end.epoch) for end in self._unwritten}
-        known |= {(job.id, job.epoch) for job in self._prefetched}
-        self._unwritten += self._lease.unknown_claims(known, now)
+        return known | {(job.id, job.epoch) for job in self._prefetched}
 
     def _learn_names(self, now: float) -> None:
         self._serving.learn(reads.queues(self._store))

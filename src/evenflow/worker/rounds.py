@@ -7,18 +7,20 @@ takes more than one statement, or has little to say, waits until everything befo
 On PostgreSQL a round is asked in the plain form that most rounds can have, as long as the store does not say that there is more to it.
 """
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from evenflow.job import End
 from evenflow.settings import Retention
-from evenflow.store.advance import NOTHING, Advanced, Claim, advance, answered, lone_unit
+from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, advance, answered, lone_unit
 from evenflow.store.engine import Row
 from evenflow.store.pipeline import Pipeline
 from evenflow.store.plain import advance_plainly, are_plain, is_plain, plain_answer, plain_unit
+from evenflow.worker.flights import Flights
 from evenflow.worker.patience import Impatient
 
 AHEAD = 2
@@ -35,6 +37,7 @@ class Round(msgspec.Struct, frozen=True):
     claim: Claim
     asked_at: float
     is_plain: bool
+    flight: Flight
 
 
 class Rounds:
@@ -49,6 +52,7 @@ class Rounds:
         self._pipeline = pipeline
         self._under_way: deque[Round] = deque()
         self._rich_until = 0.0
+        self._flights = Flights()
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -87,10 +91,12 @@ class Rounds:
         if not self._pipeline.is_possible:
             return False
         asked = self._composed(ends, claim)
-        unit = (plain_unit if asked.is_plain else lone_unit)(self._worker, ends, claim)
+        unit = (plain_unit if asked.is_plain else lone_unit)(self._worker, ends, claim, asked.flight)
         if unit is None:
+            self._flights.give_back(asked.flight.landed)
             return False
-        self._pipeline.ask(*unit, deadline_s=self._store.longest_s)
+        with self._landing(asked):
+            self._pipeline.ask(*unit, deadline_s=self._store.longest_s)
         self._under_way.append(asked)
         return True
 
@@ -101,26 +107,50 @@ class Rounds:
         left_s = asked.asked_at + self._store.longest_s - time.monotonic()
         rows = self._pipeline.answer(deadline_s=max(0.0, left_s))
         self._under_way.popleft()
-        return asked, self._read(asked, rows)
+        return asked, self._noted(asked, self._read(asked, rows))
 
     def exchange(
         self, ends: Sequence[End], claim: Claim, keys: Sequence[str] | None
     ) -> tuple[Round, Advanced]:
         """Ask and hear, where nothing is under way."""
         asked = self._composed(ends, claim)
+        with self._landing(asked):
+            return asked, self._noted(asked, self._asked(asked, keys))
+
+    def _asked(self, asked: Round, keys: Sequence[str] | None) -> Advanced:
         if asked.is_plain:
-            return asked, self._heeded(advance_plainly(self._store, self._worker, ends, claim))
-        return asked, advance(self._store, self._worker, ends, claim, keys=keys, retention=self._retention)
+            return self._heeded(
+                advance_plainly(self._store, self._worker, asked.ends, asked.claim, flight=asked.flight)
+            )
+        return advance(
+            self._store, self._worker, asked.ends, asked.claim, keys=keys, flight=asked.flight, retention=self._retention
+        )  # fmt: skip
 
     def _composed(self, ends: Sequence[End], claim: Claim) -> Round:
         now = time.monotonic()
-        can_be_plain = self._store.kind == "postgres" and is_plain(claim) and are_plain(ends)
-        return Round(ends, claim, now, can_be_plain and (claim is NOTHING or now >= self._rich_until))
+        can_be_plain = self.has_flights and is_plain(claim) and are_plain(ends)
+        plain = can_be_plain and (claim is NOTHING or now >= self._rich_until)
+        return Round(ends, claim, now, plain, Flight(self._flights.next(), self._flights.take_landed()))
 
     def _read(self, asked: Round, rows: Sequence[Row]) -> Advanced:
         if not asked.is_plain:
             return answered(rows, asked.claim)
         return self._heeded(plain_answer(rows, asked.ends, asked.claim))
+
+    @contextlib.contextmanager
+    def _landing(self, asked: Round) -> Iterator[None]:
+        """What a round that could not be asked was to say of flights is said by the next one."""
+        try:
+            yield
+        except BaseException:
+            self._flights.give_back(asked.flight.landed)
+            raise
+
+    def _noted(self, asked: Round, answer: Advanced) -> Advanced:
+        if self.has_flights:
+            self._flights.forget([end.id for end in asked.ends])
+            self._flights.note(asked.flight.number, [job.id for job in answer.claimed])
+        return answer
 
     def _heeded(self, answer: Advanced) -> Advanced:
         if answer.is_rich:
@@ -130,8 +160,19 @@ class Rounds:
     def taken_back(self) -> list[End]:
         """The ends of rounds whose answers nobody will hear: they may have been written, or not."""
         ends = [end for asked in self._under_way for end in asked.ends]
+        for asked in self._under_way:
+            self._flights.give_back(asked.flight.landed)
         self.close()
         return ends
+
+    @property
+    def has_flights(self) -> bool:
+        """Whether the store finds by flights what is in flight: PostgreSQL does, and takes plain rounds."""
+        return self._store.kind == "postgres"
+
+    def keep(self, known: Collection[int]) -> None:
+        """Nothing but these jobs is in flight here; to be said when no round is under way."""
+        self._flights.keep(known)
 
     def tend(self) -> None:
         """Now and then: a worker that has little to do needs no connection for rounds ahead."""

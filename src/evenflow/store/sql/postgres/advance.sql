@@ -17,6 +17,8 @@
 --   its like out of the way. A shut queue gives nothing. The probe of a breaker passes, at the one epoch that it was
 --   chosen for: rescued, it is a job like any other.
 -- A claimed step is told the state of its run: one that was paused meanwhile does not start.
+-- flights: what is claimed is noted by the number of its flight, and found in flight by it. Flights that have `landed`, whose jobs
+--   have all ended, are forgotten.
 -- kinds: lost (an end whose lease is gone), awaited (somebody waits for this result), freed (keys that have room, as a JSON list in `payload`), round (V of a band has
 --   reached what was claimed: from here on everything enters behind it), shut (a job of a shut task is in the way), claimed. V is moved by whoever finds its row free.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
@@ -88,8 +90,8 @@ wanted as materialized (
   select w.queue, w.place, s.name is not null as is_shut, s.probe_job, s.probe_epoch, case when q.max_concurrency is null then w.top
     when not coalesce(cast(:caps_locked as boolean), false) then 0
     else least(w.top, q.max_concurrency
-      - (select count(*) from evenflow.job j where j.queue = w.queue and j.state in ('claimed', 'running')
-         and (j.state = 'running' or cast(:claim_state as text) = 'running'))
+      - (select count(*) from evenflow.in_flight i where i.queue = w.queue
+         and (i.state = 'running' or cast(:claim_state as text) = 'running'))
       -- [ends
       + (select count(*) from ended d where d.queue = w.queue)
       -- [returns
@@ -104,7 +106,7 @@ wanted as materialized (
 ),
 room as materialized (
   select case when c.cap is null then cast(:top as bigint) when not coalesce(cast(:caps_locked as boolean), false) then 0
-    else least(cast(:top as bigint), c.cap - (select count(*) from evenflow.job j where j.state in ('claimed', 'running'))
+    else least(cast(:top as bigint), c.cap - (select count(*) from evenflow.in_flight)
       -- [ends
       + (select count(*) from ended)
       -- [returns
@@ -135,7 +137,7 @@ candidates as materialized (
       where b.queue = w.queue order by b.priority) b,
     lateral (
       select j.ctid as at from evenflow.job j
-      where j.queue = b.queue and j.priority = b.priority and j.state = 'ready' and (j.turn, j.id) >= (b.turn, b.id)
+      where j.queue = b.queue and j.priority = b.priority and j.stage = 'open' and j.state = 'ready' and (j.turn, j.id) >= (b.turn, b.id)
         and (j.good_until is null or j.good_until > (select now from clock))
       order by j.turn, j.id limit w.top
       for no key update skip locked) l
@@ -144,12 +146,20 @@ candidates as materialized (
 ),
 claimed as (
   update evenflow.job j set state = cast(:claim_state as text), epoch = epoch + 1, attempt = attempt + 1,
-    worker = cast(:worker as bigint), started_at = (select now from clock), lease_until = (select now from clock) + cast(:lease_us as bigint)
+    worker = cast(:worker as bigint), flight = cast(:flight as bigint), started_at = (select now from clock),
+    lease_until = (select now from clock) + cast(:lease_us as bigint)
   where j.ctid = any (array(select at from candidates union all select at from probes))
     and (not (select any_task from shut_kinds) or not exists (
       select from shut s where s.kind = 'task' and s.name = j.task and (s.probe_job, s.probe_epoch) is distinct from (j.id, j.epoch + 1)))
   returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
     j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.limits, j.run_id
+),
+flown as (
+  insert into evenflow.flight (worker, number, queue, ids)
+  select cast(:worker as bigint), cast(:flight as bigint), queue, array_agg(id) from claimed group by queue
+),
+landed as (
+  delete from evenflow.flight f where f.worker = cast(:worker as bigint) and f.number = any (cast(:landed as bigint[]))
 ),
 -- [rounds
 front as (

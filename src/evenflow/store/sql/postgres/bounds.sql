@@ -7,19 +7,19 @@
 -- A queue that has lost its bound lets everybody in. A look by LIMIT, not EXISTS: that may be planned as a join over all.
 select 'locked' as kind, q.name, 0 as jobs from evenflow.queue q
 where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))
-  and (select true from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit 1)
+  and (select true from evenflow.job j where j.queue = q.name and j.stage = 'overflow' limit 1)
 order by q.name for no key update;
 
 with room as materialized (
   select q.name, case when q.max_ready is null then cast(:top as bigint) else least(cast(:top as bigint), q.max_ready
-    - (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'ready' limit q.max_ready) r)) end as free
+    - (select count(*) from (select from evenflow.job j where j.queue = q.name and j.stage = 'open' and j.state = 'ready' limit q.max_ready) r)) end as free
   from evenflow.queue q
   where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))
-    and (select true from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit 1)
+    and (select true from evenflow.job j where j.queue = q.name and j.stage = 'overflow' limit 1)
 ),
 picked as materialized (
   select p.at from room r cross join lateral (
-    select j.ctid as at from evenflow.job j where j.queue = r.name and j.state = 'overflow'
+    select j.ctid as at from evenflow.job j where j.queue = r.name and j.stage = 'overflow'
     order by j.priority, j.turn, j.id limit greatest(r.free, 0) for no key update skip locked) p
 ),
 filled as (
@@ -40,8 +40,8 @@ where q.name in (select value from jsonb_array_elements_text(cast(:queues as jso
 order by q.name for no key update;
 
 select q.name, q.max_ready as most,
-  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'ready' limit q.max_ready) r) as ready,
-  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit q.max_ready + 1) o) as beyond
+  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.stage = 'open' and j.state = 'ready' limit q.max_ready) r) as ready,
+  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.stage = 'overflow' limit q.max_ready + 1) o) as beyond
 from evenflow.queue q
 where q.name in (select value from jsonb_array_elements_text(cast(:queues as jsonb))) and q.max_ready is not null and q.on_full = 'reject';
 
@@ -50,16 +50,16 @@ where q.name in (select value from jsonb_array_elements_text(cast(:queues as jso
 -- returns: name
 -- Queues before which somebody waits: one look into job_overflow for each queue in the books.
 select q.name from evenflow.queue q
-where (select true from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit 1) order by q.name;
+where (select true from evenflow.job j where j.queue = q.name and j.stage = 'overflow' limit 1) order by q.name;
 
 -- name: list_bounds
 -- mode: read
 -- returns: name, max_concurrency, max_ready, on_full, in_flight, ready, waiting
 -- Queues with a cap or a bound, and what counts towards them; what is ready or waits outside is counted up to `top`.
 select q.name, q.max_concurrency, q.max_ready, q.on_full,
-  (select count(*) from evenflow.job j where j.queue = q.name and j.state in ('claimed', 'running')) as in_flight,
-  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'ready' limit cast(:top as bigint)) r) as ready,
-  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.state = 'overflow' limit cast(:top as bigint)) o) as waiting
+  (select count(*) from evenflow.in_flight i where i.queue = q.name) as in_flight,
+  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.stage = 'open' and j.state = 'ready' limit cast(:top as bigint)) r) as ready,
+  (select count(*) from (select from evenflow.job j where j.queue = q.name and j.stage = 'overflow' limit cast(:top as bigint)) o) as waiting
 from evenflow.queue q where q.max_concurrency is not null or q.max_ready is not null order by q.name;
 
 -- name: count_line
@@ -68,6 +68,6 @@ from evenflow.queue q where q.max_concurrency is not null or q.max_ready is not 
 -- How many jobs wait before this one outside of its bounded queue, counted up to `top`.
 select count(*) as jobs from (
   select from evenflow.job j, evenflow.job me
-  where me.id = cast(:id as bigint) and j.queue = me.queue and j.state = 'overflow'
+  where me.id = cast(:id as bigint) and j.queue = me.queue and j.stage = 'overflow'
     and (j.priority, j.turn, j.id) < (me.priority, me.turn, me.id)
   limit cast(:top as integer)) before;

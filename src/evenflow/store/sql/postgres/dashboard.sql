@@ -13,22 +13,22 @@ group by queue, state order by queue, state;
 with named as materialized (select name from evenflow.queue union select queue from evenflow.band)
 select n.name as queue, 'ready' as state, c.jobs from named n cross join lateral (
   select count(*) as jobs from (
-    select 1 from evenflow.job j where j.queue = n.name and j.state = 'ready' limit cast(:top as integer)) r) c
+    select 1 from evenflow.job j where j.queue = n.name and j.stage = 'open' and j.state = 'ready' limit cast(:top as integer)) r) c
 union all
 select n.name, 'overflow', c.jobs from named n cross join lateral (
   select count(*) as jobs from (
-    select 1 from evenflow.job j where j.queue = n.name and j.state = 'overflow' limit cast(:top as integer)) o) c
+    select 1 from evenflow.job j where j.queue = n.name and j.stage = 'overflow' limit cast(:top as integer)) o) c
 union all
 select f.queue, f.state, count(*) from (
-  select j.queue, j.state from evenflow.job j where j.state in ('claimed', 'running') limit cast(:top as integer)) f
+  select i.queue, i.state from evenflow.in_flight i limit cast(:top as integer)) f
 group by f.queue, f.state
 union all
 select d.queue, 'scheduled', count(*) from (
-  select j.queue from evenflow.job j where j.state = 'scheduled' order by j.run_at, j.id limit cast(:top as integer)) d
+  select j.queue from evenflow.job j where j.stage = 'scheduled' order by j.run_at, j.id limit cast(:top as integer)) d
 group by d.queue
 union all
 select a.queue, 'arriving', count(*) from (
-  select j.queue from evenflow.job j where j.state = 'arriving' order by j.id limit cast(:top as integer)) a
+  select j.queue from evenflow.job j where j.stage = 'arriving' order by j.id limit cast(:top as integer)) a
 group by a.queue;
 
 -- name: count_ends
@@ -51,7 +51,7 @@ select queue, min(since) as since from (
   union all
   select b.queue, h.run_at from evenflow.band b cross join lateral (
     select j.run_at from evenflow.job j
-    where j.queue = b.queue and j.priority = b.priority and j.state = 'ready' order by j.turn, j.id limit 1) h) found
+    where j.queue = b.queue and j.priority = b.priority and j.stage = 'open' and j.state = 'ready' order by j.turn, j.id limit 1) h) found
 group by queue order by queue;
 
 -- name: live_edge
@@ -118,16 +118,16 @@ order by id desc limit cast(:top as integer);
 -- mode: read
 -- returns: id
 -- Open jobs of one state by its own index, at most `top`: how a few are found among a million others.
-select id from (select id from evenflow.job where state = 'ready' and cast(:state as text) = 'ready' limit cast(:top as integer)) a
+select id from (select id from evenflow.job where stage = 'open' and state = 'ready' and cast(:state as text) = 'ready' limit cast(:top as integer)) a
 union all
-select id from (select id from evenflow.job where state = 'overflow' and cast(:state as text) = 'overflow' limit cast(:top as integer)) b
+select id from (select id from evenflow.job where stage = 'overflow' and cast(:state as text) = 'overflow' limit cast(:top as integer)) b
 union all
-select id from (select id from evenflow.job where state in ('claimed', 'running') and state = cast(:state as text)
+select id from (select id from evenflow.in_flight where state = cast(:state as text)
   and cast(:state as text) in ('claimed', 'running') limit cast(:top as integer)) c
 union all
-select id from (select id from evenflow.job where state = 'scheduled' and cast(:state as text) = 'scheduled' limit cast(:top as integer)) d
+select id from (select id from evenflow.job where stage = 'scheduled' and cast(:state as text) = 'scheduled' limit cast(:top as integer)) d
 union all
-select id from (select id from evenflow.job where state = 'arriving' and cast(:state as text) = 'arriving' limit cast(:top as integer)) e;
+select id from (select id from evenflow.job where stage = 'arriving' and cast(:state as text) = 'arriving' limit cast(:top as integer)) e;
 
 -- name: browse_some
 -- mode: read
@@ -146,14 +146,14 @@ order by id desc limit cast(:top as integer);
 -- name: in_flight_by_worker
 -- mode: read
 -- returns: worker, jobs
-select worker, count(*) as jobs from evenflow.job where state in ('claimed', 'running') and worker is not null
+select worker, count(*) as jobs from evenflow.in_flight
 group by worker order by worker;
 
 -- name: in_flight_by_group
 -- mode: read
 -- returns: group_key, jobs
 select group_key, count(*) as jobs
-from evenflow.job where state in ('claimed', 'running') and queue = cast(:queue as text) and group_key is not null
+from evenflow.in_flight where queue = cast(:queue as text) and group_key is not null
 group by group_key order by group_key;
 
 -- name: next_turns
@@ -161,7 +161,7 @@ group by group_key order by group_key;
 -- returns: group_key, jobs
 -- Whose turns the next ones of a queue are: its first `top` ready jobs, in the order of the claim, by group.
 select group_key, count(*) as jobs from (
-  select j.group_key from evenflow.job j where j.queue = cast(:queue as text) and j.state = 'ready'
+  select j.group_key from evenflow.job j where j.queue = cast(:queue as text) and j.stage = 'open' and j.state = 'ready'
   order by j.priority, j.turn, j.id limit cast(:top as integer)) ahead
 group by group_key order by jobs desc, group_key;
 

@@ -248,11 +248,11 @@ select pg_notify(cast(:channel as text), cast(:payload as text)) as sent;
 -- impatient (a job that is new and must not wait for its keys).
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 arrived as materialized (
-  select j.ctid as at from evenflow.job j where j.state = 'arriving' order by j.id
+  select j.ctid as at from evenflow.job j where j.stage = 'arriving' order by j.id
   limit cast(:top as integer) for no key update skip locked
 ),
 due as materialized (
-  select j.ctid as at from evenflow.job j where j.state = 'scheduled' and j.run_at <= (select now from clock)
+  select j.ctid as at from evenflow.job j where j.stage = 'scheduled' and j.run_at <= (select now from clock)
   order by j.run_at, j.id limit cast(:top as integer) for no key update skip locked
 ),
 batch as materialized (
@@ -336,9 +336,9 @@ select 'impatient', cast(id as text), 1 from admitted where state = 'blocked' an
 -- waits for a rate, and whether steps have ended without their children being told.
 select coalesce(cast(:now as bigint), evenflow.now_us()) as now,
   (select min(run_at) from (
-    (select 0 as run_at from evenflow.job where state = 'arriving' limit 1)
+    (select 0 as run_at from evenflow.job where stage = 'arriving' limit 1)
     union all
-    (select run_at from evenflow.job where state = 'scheduled' order by run_at limit 1)
+    (select run_at from evenflow.job where stage = 'scheduled' order by run_at limit 1)
   ) soonest) as due,
   (select s.free_at from evenflow.spent s
    where exists (select from evenflow.hold h where h.limiter = s.limiter and h.phase = 1)

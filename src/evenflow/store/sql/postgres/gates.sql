@@ -22,7 +22,7 @@ seen as materialized (
   select l.at, l.id, l.epoch, l.task
   from evenflow.band b cross join lateral (
     select j.ctid as at, j.id, j.epoch, j.task from evenflow.job j
-    where j.queue = b.queue and j.priority = b.priority and j.state = 'ready'
+    where j.queue = b.queue and j.priority = b.priority and j.stage = 'open' and j.state = 'ready'
     order by j.turn, j.id limit cast(:top as integer)
     for no key update skip locked) l
   where b.queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb))) and exists (select from shut)
@@ -235,7 +235,7 @@ picked as materialized (
     select r.id, r.epoch, r.queue, r.priority, r.turn
     from evenflow.guard g join served s on s.queue = g.name join evenflow.band b on b.queue = g.name cross join lateral (
       select j.id, j.epoch, j.queue, j.priority, j.turn from evenflow.job j
-      where j.queue = b.queue and j.priority = b.priority and j.state = 'ready'
+      where j.queue = b.queue and j.priority = b.priority and j.stage = 'open' and j.state = 'ready'
         and (j.good_until is null or j.good_until > (select now from clock))
         and not exists (
           select from evenflow.gate p where p.kind = 'task' and p.name = j.task
@@ -310,7 +310,7 @@ select w.id from (
   where g.breaker = cast(:breaker as text) and g.kind = 'task'
   union all
   select r.id from evenflow.guard g join evenflow.band b on b.queue = g.name cross join lateral (
-    select j.id from evenflow.job j where j.queue = b.queue and j.priority = b.priority and j.state = 'ready'
+    select j.id from evenflow.job j where j.queue = b.queue and j.priority = b.priority and j.stage = 'open' and j.state = 'ready'
     order by j.turn, j.id limit cast(:top as integer)) r
   where g.breaker = cast(:breaker as text) and g.kind = 'queue') w
 where w.id <> coalesce((select b.probe_job from evenflow.breaker b where b.name = cast(:breaker as text)), 0)
@@ -326,7 +326,7 @@ select b.name, b.failure_threshold, b.failures, b.cooldown_us, b.on_open, b.open
       select 1 from evenflow.guard g join evenflow.job j on j.gated = 1 and j.task = g.name
       where g.breaker = b.name and g.kind = 'task' limit cast(:counted as integer)) t)
     + (select count(*) from (
-      select 1 from evenflow.guard g join evenflow.job j on j.state = 'ready' and j.queue = g.name
+      select 1 from evenflow.guard g join evenflow.job j on j.stage = 'open' and j.state = 'ready' and j.queue = g.name
       where g.breaker = b.name and g.kind = 'queue' limit cast(:counted as integer)) q)
   end as waiting,
   coalesce((select cast(json_agg(g.kind || ':' || g.name order by g.kind, g.name) as text) from evenflow.guard g where g.breaker = b.name), '[]') as guards,

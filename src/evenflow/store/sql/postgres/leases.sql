@@ -19,12 +19,13 @@ alive as (
 ),
 renewed as (
   update evenflow.job j set lease_until = now + cast(:lease_us as bigint)
-  from alive, clock where j.state = 'claimed' and j.worker = alive.id and cast(:lease_us as bigint) is not null
+  from alive, clock where cast(:lease_us as bigint) is not null and j.worker = alive.id and j.state = 'claimed'
+    and j.id = any (array(select i.id from evenflow.in_flight i where i.worker = cast(:worker as bigint) and i.state = 'claimed'))
 )
 select alive.id, 0 as epoch, 'alive' as why from alive
 union all
-select j.id, j.epoch, coalesce(j.cancel_why, '') from evenflow.job j
-where j.state in ('claimed', 'running') and j.worker = cast(:worker as bigint) and j.cancel_at is not null;
+select i.id, i.epoch, coalesce(i.cancel_why, '') from evenflow.in_flight i
+where i.worker = cast(:worker as bigint) and i.cancel_at is not null;
 
 -- name: list_workers
 -- mode: read
@@ -35,7 +36,7 @@ select id, parent, kind, host, pid, started_at, beat, beat_at, lease_us, about f
 -- mode: read
 -- returns: id, epoch
 -- What is in flight at a worker. A claim whose answer was lost with its connection is here and nowhere else.
-select j.id, j.epoch from evenflow.job j where j.state in ('claimed', 'running') and j.worker = cast(:worker as bigint);
+select i.id, i.epoch from evenflow.in_flight i where i.worker = cast(:worker as bigint);
 
 -- name: bury_workers
 -- returns: id
@@ -58,9 +59,17 @@ orphans as materialized (
          when j.state = 'running' and j.crashes + 1 >= cast(:max_crashes as integer) then 'quarantined'
          else 'ready' end as fate
   from evenflow.job j
-  where j.state in ('claimed', 'running') and not exists (select from evenflow.worker w where w.id = j.worker)
-  order by j.id + 0 limit cast(:top as integer) -- not along the primary key: few rows are in flight, many are not
+  where j.id = any (array(
+      select i.id from evenflow.in_flight i where not exists (select from evenflow.worker w where w.id = i.worker)
+      order by i.id limit cast(:top as integer)))
+    and j.state in ('claimed', 'running') and not exists (select from evenflow.worker w where w.id = j.worker)
   for no key update skip locked
+),
+landed as (
+  delete from evenflow.flight f
+  where not exists (select from evenflow.worker w where w.id = f.worker) and not exists (
+    select from unnest(f.ids) as member (id) cross join lateral (
+      select from evenflow.job o where o.id = member.id and o.flight = f.number and o.worker = f.worker offset 0) j)
 ),
 ended as (
   delete from evenflow.job j using orphans o where j.id = any (array(select id from orphans)) and j.id = o.id and o.fate <> 'ready'
@@ -119,8 +128,11 @@ union all select id, 'ready', queue, task, was_running from returned;
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 stale as materialized (
   select j.id from evenflow.job j
-  where j.state = 'claimed' and j.lease_until <= (select now from clock)
-  order by j.id + 0 limit cast(:top as integer) for no key update skip locked
+  where j.id = any (array(
+      select i.id from evenflow.in_flight i where i.state = 'claimed' and i.lease_until <= (select now from clock)
+      order by i.id limit cast(:top as integer)))
+    and j.state = 'claimed' and j.lease_until <= (select now from clock)
+  for no key update skip locked
 ),
 returned as (
   update evenflow.job j set worker = null, lease_until = null, attempt = j.attempt - 1,
@@ -169,7 +181,7 @@ starts as materialized (select s.* from jsonb_to_recordset(cast(:starts as jsonb
 able as materialized (
   select j.id, q.max_concurrency, row_number() over (partition by j.queue order by j.priority, j.turn, j.id) as number,
     case when q.max_concurrency is null then 0
-         else (select count(*) from evenflow.job r where r.queue = j.queue and r.state in ('claimed', 'running') and r.state = 'running')
+         else (select count(*) from evenflow.in_flight r where r.queue = j.queue and r.state = 'running')
     end as running
   from starts s join evenflow.job j on j.id = s.id and j.epoch = s.epoch
   cross join clock

@@ -50,7 +50,7 @@ candidates as materialized (
       where b.queue = w.queue order by b.priority) b,
     lateral (
       select j.ctid as at, j.limits is not null as has_limits from evenflow.job j
-      where j.queue = b.queue and j.priority = b.priority and j.state = 'ready' and (j.turn, j.id) >= (b.turn, b.id)
+      where j.queue = b.queue and j.priority = b.priority and j.stage = 'open' and j.state = 'ready' and (j.turn, j.id) >= (b.turn, b.id)
         and (j.good_until is null or j.good_until > (select now from clock))
       order by j.turn, j.id limit w.top
       for no key update skip locked) l
@@ -59,10 +59,17 @@ candidates as materialized (
 ),
 claimed as (
   update evenflow.job j set state = 'running', epoch = epoch + 1, attempt = attempt + 1,
-    worker = cast(:worker as bigint), started_at = (select now from clock)
+    worker = cast(:worker as bigint), flight = cast(:flight as bigint), started_at = (select now from clock)
   where j.ctid = any (array(select at from candidates)) and not exists (select from candidates where has_limits)
   returning j.id, j.epoch, j.queue, j.task, j.group_key, j.priority, j.turn, j.attempt, j.max_attempts, j.crashes,
     j.created_at, j.run_at, j.started_at, j.good_until, j.payload, j.signature, j.headers, j.options, j.run_id
+),
+flown as (
+  insert into evenflow.flight (worker, number, queue, ids)
+  select cast(:worker as bigint), cast(:flight as bigint), queue, array_agg(id) from claimed group by queue
+),
+landed as (
+  delete from evenflow.flight f where f.worker = cast(:worker as bigint) and f.number = any (cast(:landed as bigint[]))
 )
 -- [rounds
 , front as (select queue, priority, max(turn) as turn from claimed group by queue, priority),

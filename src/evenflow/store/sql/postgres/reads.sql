@@ -112,19 +112,18 @@ where state = cast(:state as text) and state <> 'succeeded'
 -- returns: is_open
 -- Is there anything in these queues that may run without somebody's help? For `until_empty`. One look per partial
 -- index: a list of states would be a walk over all live rows.
-select exists (select from evenflow.job where state = 'arriving' and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb))))
+select exists (select from evenflow.job where stage = 'arriving' and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb))))
   or exists (
     select from jsonb_array_elements_text(cast(:queues as jsonb)) n
-    cross join lateral (select from evenflow.job j where j.state = 'ready' and j.queue = n.value limit 1) first
+    cross join lateral (select from evenflow.job j where j.stage = 'open' and j.state = 'ready' and j.queue = n.value limit 1) first
     where not exists (select from evenflow.gate g where g.kind = 'queue' and g.name = n.value)
       and not exists (select from evenflow.queue q where q.name = n.value and (q.paused_at is not null or q.max_concurrency = 0)))
   or exists (
     select from jsonb_array_elements_text(cast(:queues as jsonb)) n
-    cross join lateral (select from evenflow.job j where j.state = 'overflow' and j.queue = n.value limit 1) first
+    cross join lateral (select from evenflow.job j where j.stage = 'overflow' and j.queue = n.value limit 1) first
     where not exists (select from evenflow.queue q where q.name = n.value and (q.paused_at is not null or q.max_concurrency = 0)))
   or exists (
-    select from evenflow.job where state in ('claimed', 'running')
-      and queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))) as is_open;
+    select from evenflow.in_flight where queue in (select value from jsonb_array_elements_text(cast(:queues as jsonb)))) as is_open;
 
 -- name: list_rounds
 -- mode: read
@@ -139,19 +138,19 @@ select queue, priority, group_key, tail from evenflow.group_tail order by queue,
 -- name: count_in_flight
 -- mode: read
 -- returns: queue, jobs
--- What caps count: a walk over job_in_flight, so its cost is what runs, not what waits.
-select queue, count(*) as jobs from evenflow.job where state in ('claimed', 'running') group by queue order by queue;
+-- What caps count: a walk over the flights, so its cost is what runs, not what waits.
+select queue, count(*) as jobs from evenflow.in_flight group by queue order by queue;
 
 -- name: some_in_flight
 -- mode: read
 -- returns: id
-select id from evenflow.job where state in ('claimed', 'running') and (cast(:queue as text) is null or queue = cast(:queue as text))
+select id from evenflow.in_flight where (cast(:queue as text) is null or queue = cast(:queue as text))
 order by id limit cast(:top as integer);
 
 -- name: count_ready
 -- mode: read
 -- returns: jobs
-select count(*) as jobs from (select from evenflow.job where state = 'ready' limit cast(:top as integer)) ready;
+select count(*) as jobs from (select from evenflow.job where stage = 'open' and state = 'ready' limit cast(:top as integer)) ready;
 
 -- name: count_before
 -- mode: read
@@ -159,7 +158,7 @@ select count(*) as jobs from (select from evenflow.job where state = 'ready' lim
 -- How many ready jobs of the queue go first, counted up to `top`.
 select count(*) as jobs from (
   select from evenflow.job j, evenflow.job me
-  where me.id = cast(:id as bigint) and j.queue = me.queue and j.state = 'ready'
+  where me.id = cast(:id as bigint) and j.queue = me.queue and j.stage = 'open' and j.state = 'ready'
     and (j.priority, j.turn, j.id) < (me.priority, me.turn, me.id)
   limit cast(:top as integer)) before;
 

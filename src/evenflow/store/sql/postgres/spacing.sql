@@ -30,7 +30,7 @@ for no key update of g;
 with batch as materialized (
   select j.ctid as at, j.id, j.turn from evenflow.job j
   where j.queue = cast(:queue as text) and j.priority = cast(:priority as smallint) and j.group_key = cast(:group_key as text)
-    and j.is_timed and j.epoch = 0 and j.state in ('ready', 'overflow')
+    and j.is_timed and j.stage in ('open', 'overflow') and j.epoch = 0 and j.state in ('ready', 'overflow')
     and (j.turn, j.id) < (cast(:turn as double precision), cast(:id as bigint)) and j.turn > cast(:anchor as double precision)
   order by j.turn desc, j.id desc limit cast(:top as integer) for no key update skip locked
 ),
@@ -50,7 +50,7 @@ from batch b order by b.turn, b.id limit 1;
 with batch as materialized (
   select j.ctid as at, j.id, j.turn from evenflow.job j
   where j.queue = cast(:queue as text) and j.priority = cast(:priority as smallint) and j.group_key = cast(:group_key as text)
-    and j.is_timed and j.epoch = 0 and j.state in ('ready', 'overflow')
+    and j.is_timed and j.stage in ('open', 'overflow') and j.epoch = 0 and j.state in ('ready', 'overflow')
     and (j.turn, j.id) > (cast(:turn as double precision), cast(:id as bigint))
   order by j.turn, j.id limit cast(:top as integer) for no key update skip locked
 ),
