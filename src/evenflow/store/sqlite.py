@@ -80,11 +80,10 @@ class SqliteEngine:
             try:
                 connection = self._open()
                 if unit.mode != "write":
-                    return _rows(connection, unit, _at(self.clock.wall_us(), parameters))
+                    return _rows(connection, unit, parameters, self.clock.wall_us())
                 # One statement is a transaction by itself, without a begin and a commit around it.
-                is_one = len(unit.statements) == 1 or unit.is_counted
-                with self._alone() if is_one else self._writing(connection):
-                    return _rows(connection, unit, _at(self.clock.wall_us(), parameters))
+                with self._alone() if unit.is_one_statement else self._writing(connection):
+                    return _rows(connection, unit, parameters, self.clock.wall_us())
             except sqlite3.Error as error:
                 raise _translation(error) from error
 
@@ -95,7 +94,7 @@ class SqliteEngine:
             connection = self._open()
             with self._writing(connection):
                 now = self.clock.wall_us()
-                return [_rows(connection, self._units[name], _at(now, given)) for name, given in units]
+                return [_rows(connection, self._units[name], given, now) for name, given in units]
 
     def _read_within(self, read_s: float, unit: Unit, parameters: Parameters) -> list[Row]:
         ends_at = time.monotonic() + read_s
@@ -106,7 +105,7 @@ class SqliteEngine:
                 connection = self._open()
                 connection.set_progress_handler(lambda: time.monotonic() > ends_at, _STEPS_BETWEEN_LOOKS)
                 try:
-                    return _rows(connection, unit, _at(self.clock.wall_us(), parameters))
+                    return _rows(connection, unit, parameters, self.clock.wall_us())
                 finally:
                     connection.set_progress_handler(None, 0)
         finally:
@@ -255,21 +254,19 @@ def _translation(error: sqlite3.Error) -> StoreError:
     return kind(f"SQLite: {error}{f' ({name})' if name else ''}{advice}")
 
 
-def _at(now: int, parameters: Parameters) -> Parameters:
-    """Parameters with the time, unless the caller has set one.
+def _rows(connection: sqlite3.Connection, unit: Unit, parameters: Parameters, now: int) -> list[Row]:
+    """What a unit returns. Its time is `now`, unless the caller has set one.
 
     Writers read the clock under the write lock: one that waited for it must not date its starts before the ends that
     made room for them.
     """
-    return {**parameters, "now": now} if parameters.get("now") is None else parameters
-
-
-def _rows(connection: sqlite3.Connection, unit: Unit, parameters: Parameters) -> list[Row]:
+    if parameters.get("now") is None:
+        parameters = {**parameters, "now": now}
+    if unit.is_counted:
+        return [(connection.execute(unit.statements[0].text, parameters).rowcount,)]
     rows: list[Row] = []
     for statement in unit.statements:
         cursor = connection.execute(statement.text, parameters)
-        if unit.is_counted:
-            return [(cursor.rowcount,)]
         if cursor.description is not None:
             rows += cursor.fetchall()
         if rows and unit.is_guarded:

@@ -75,6 +75,11 @@ class Unit:
     statements: tuple[Statement, ...]
     is_guarded: bool = False
     is_counted: bool = False
+    is_one_statement: bool = field(init=False)
+    """Whether it runs as one where the driver counts."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_one_statement", self.is_counted or len(self.statements) == 1)
 
     @property
     def parameters(self) -> frozenset[str]:
