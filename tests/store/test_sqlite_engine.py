@@ -6,6 +6,7 @@ import gc
 import os
 import pwd
 import sqlite3
+import subprocess
 import sys
 import threading
 import weakref
@@ -506,6 +507,17 @@ def test_a_network_file_system_is_refused(folder: Path, monkeypatch: pytest.Monk
 def test_the_kind_of_a_file_system_is_read_from_the_system(folder: Path) -> None:
     assert filesystem._filesystem_type(Path("/proc")) == 0x9FA0
     assert filesystem._filesystem_type(folder / "missing") is None
+
+
+def test_a_file_is_opened_without_the_help_of_other_programs(
+    sqlite_store: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a program was started")
+
+    sqlite_store.close()
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert counts(sqlite_store) == {}
 
 
 def test_only_file_systems_that_nobody_changes_but_through_the_kernel_tell_of_all_changes(

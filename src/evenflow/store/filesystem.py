@@ -1,7 +1,6 @@
 """Whether a folder can carry a SQLite queue: WAL and `flock` need one host and a local file system."""
 
 import ctypes
-import ctypes.util
 import sys
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def tells_of_changes(folder: Path) -> bool:
 
 
 def _filesystem_type(folder: Path) -> int | None:
-    libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+    libc = ctypes.CDLL(None, use_errno=True)  # to look for it by name would start another program
     buffer = ctypes.create_string_buffer(_BYTES_OF_STATFS)
     if libc.statfs(str(folder).encode(), buffer) != 0:
         return None
