@@ -75,6 +75,7 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
         watch.close()
         place = PlaceWatch(str(tmp_path / "log"))
         place.close()
+        PlaceWatch(str(tmp_path / "log"))  # forgotten
     assert set(os.listdir("/proc/self/fd")) == before
 
 

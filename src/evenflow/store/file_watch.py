@@ -59,6 +59,7 @@ class PlaceWatch:
     def __init__(self, path: str) -> None:
         on_file = {path: _IN_ATTRIB | _IN_MOVE_SELF | _IN_DELETE_SELF}
         above = {str(folder): _IN_MOVE_SELF for folder in Path(path).parents if folder.name}
+        self._descriptor: int | None = None
         self._descriptor = _watching(on_file | above)
         self._poll = select.poll()
         if self._descriptor is not None:
@@ -77,6 +78,10 @@ class PlaceWatch:
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._descriptor = None
+
+    def __del__(self) -> None:
+        # A user has few of these, and apps are forgotten without being closed.
+        self.close()
 
 
 def _forget_events(descriptor: int) -> None:
