@@ -128,6 +128,21 @@ def test_ids_ascend_when_the_clock_steps_back() -> None:
     assert [*before, *after] == sorted({*before, *after})
 
 
+def test_ids_that_are_made_one_by_one_ascend_like_those_of_batches() -> None:
+    source = IdSource()
+    last_block = (1 << NUMBER_BITS) // BLOCK - 1
+    source.add_blocks([last_block, last_block + 1])
+    with time_machine.travel(1_800_000_000, tick=False):
+        made = [source.take_one() for _ in range(BLOCK + 1)]  # over the wrap of their numbers
+        made += source.take_reserved(2) or []
+    with time_machine.travel(1_799_999_000, tick=False):  # the clock steps back
+        made += [source.take_one()]
+    known = [number for number in made if number is not None]
+    assert len(known) == BLOCK + 4
+    assert known == sorted(set(known))
+    assert known[0] >> NUMBER_BITS == 1_800_000_000_000 - EPOCH_MS
+
+
 def test_two_sources_of_one_database_never_make_the_same_id() -> None:
     blocks = Blocks()
     with time_machine.travel(1_800_000_000, tick=False):
@@ -153,8 +168,18 @@ def test_a_block_is_dropped_after_its_life(seconds: list[float]) -> None:
     source.take(1, blocks.reserve)
     seconds[0] += BLOCK_LIFE_S - 0.001
     assert source.take_reserved(1) is not None
+    assert source.take_one() is not None
     seconds[0] += 0.001
+    assert source.take_one() is None
     assert source.take_reserved(1) is None
+
+
+def test_one_id_needs_a_block_like_any_other() -> None:
+    source = IdSource()
+    assert source.take_one() is None
+    source.add_blocks([7])
+    made = [source.take_one() for _ in range(BLOCK + 1)]
+    assert None not in made[:BLOCK] and made[BLOCK] is None
 
 
 def test_blocks_are_asked_for_in_growing_numbers_while_they_are_used_up_quickly(seconds: list[float]) -> None:

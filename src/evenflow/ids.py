@@ -99,6 +99,18 @@ class IdSource:
             del self._free[first:]
             return self._stamped(numbers)
 
+    def take_one(self) -> int | None:
+        """`take_reserved` of one, without lists: as a rule ids are made one by one."""
+        with self._lock:
+            if not self._free or time.monotonic() >= self._dies_at:
+                return None
+            number = self._free.pop()
+            made = _stamp() | number
+            if made <= self._last:
+                made = _stamp_after(self._last) | number
+            self._last = made
+            return made
+
     def blocks_needed(self, count: int) -> int:
         """How many blocks to ask for: more while they are used up quickly, so that single enqueues rarely wait."""
         alive = time.monotonic() < self._dies_at
@@ -115,14 +127,13 @@ class IdSource:
             self._dies_at = time.monotonic() + BLOCK_LIFE_S
 
     def _stamped(self, numbers: list[int]) -> list[int]:
-        stamp = time.time_ns() // 1_000_000 - EPOCH_MS << NUMBER_BITS
+        stamp = _stamp()
         ids = []
         last = self._last
         for number in reversed(numbers):
             candidate = stamp | number
             if candidate <= last:
-                # The numbers wrapped, or the clock stepped back: the next millisecond is later.
-                stamp = (last >> NUMBER_BITS) + 1 << NUMBER_BITS
+                stamp = _stamp_after(last)
                 candidate = stamp | number
             ids.append(candidate)
             last = candidate
@@ -133,6 +144,15 @@ class IdSource:
         # The blocks are the parent's, which goes on to use them; and whoever held the lock is not here any more.
         self._lock = threading.Lock()
         self._free, self._dies_at = [], 0.0
+
+
+def _stamp() -> int:
+    return time.time_ns() // 1_000_000 - EPOCH_MS << NUMBER_BITS
+
+
+def _stamp_after(last: int) -> int:
+    """The next millisecond: the numbers wrapped, or the clock stepped back."""
+    return (last >> NUMBER_BITS) + 1 << NUMBER_BITS
 
 
 _sources: "weakref.WeakSet[IdSource]" = weakref.WeakSet()

@@ -2,12 +2,13 @@
 
 import ctypes
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from evenflow.store.file_watch import FileWatch
+from evenflow.store.file_watch import FileWatch, PlaceWatch
 from evenflow.store.signals import readable
 
 
@@ -72,4 +73,68 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
         watch = FileWatch(str(tmp_path / "log"))
         watch.renew()
         watch.close()
+        place = PlaceWatch(str(tmp_path / "log"))
+        place.close()
+        PlaceWatch(str(tmp_path / "log"))  # forgotten
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def placed(tmp_path: Path) -> Iterator[tuple[Path, PlaceWatch]]:
+    """A file in a folder in a folder, and who watches its place."""
+    path = tmp_path / "above" / "folder" / "file"
+    path.parent.mkdir(parents=True)
+    write(path)
+    watch = PlaceWatch(str(path))
+    yield path, watch
+    watch.close()
+
+
+def replace(path: Path) -> None:
+    write(path.with_name("other"))
+    os.replace(path.with_name("other"), path)
+
+
+def rename_above(path: Path) -> None:
+    path.parents[1].rename(path.parents[2] / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "act", [Path.unlink, replace, rename_above, lambda path: path.rename(path.with_name("other"))]
+)
+def test_a_place_is_not_sure_any_more_once_it_may_lead_elsewhere(
+    placed: tuple[Path, PlaceWatch], act: Callable[[Path], object]
+) -> None:
+    path, watch = placed
+    assert watch.is_sure()
+    held = path.open()  # as a database is: a file that somebody has open does not end with its last name
+    act(path)
+    assert not watch.is_sure()
+    held.close()
+
+
+def test_a_place_stays_sure_whatever_is_written_there(placed: tuple[Path, PlaceWatch]) -> None:
+    path, watch = placed
+    write(path)
+    write(path.with_name("other"))
+    path.with_name("other").unlink()
+    assert watch.is_sure()
+
+
+def test_a_place_is_sure_again_after_somebody_has_looked(placed: tuple[Path, PlaceWatch]) -> None:
+    path, watch = placed
+    path.chmod(0o600)
+    assert not watch.is_sure()
+    watch.clear()
+    assert watch.is_sure()
+
+
+def test_a_place_is_never_sure_where_the_system_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not PlaceWatch(str(tmp_path / "nothing there")).is_sure()
+    monkeypatch.setattr(ctypes, "CDLL", lambda *args, **kwargs: SimpleNamespace())
+    watch = PlaceWatch(str(tmp_path))
+    assert not watch.is_sure()
+    watch.clear()
+    watch.close()

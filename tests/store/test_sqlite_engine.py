@@ -6,6 +6,8 @@ import gc
 import os
 import pwd
 import sqlite3
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -261,6 +263,72 @@ def test_a_file_that_is_deleted_while_it_is_open_takes_nothing_more(
     assert len(rows_of(sqlite_store, "job")) == 1
 
 
+def looks_at_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that are looked at from now on, for whether they lead to the same file."""
+    looks: list[str] = []
+    look = module._identity
+
+    def noted(path: str) -> tuple[int, int] | None:
+        looks.append(path)
+        return look(path)
+
+    monkeypatch.setattr(module, "_identity", noted)
+    return looks
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_file_that_is_replaced_or_moved_with_its_folder_takes_nothing_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
+) -> None:
+    monkeypatch.setattr(module, "tells_of_changes", lambda folder: tells)
+    (folder / "above").mkdir()
+    engine = SqliteEngine(str(folder / "above" / "evenflow.db"))
+    migrate(engine)
+
+    def replace() -> None:
+        (folder / "above" / "other").touch()
+        os.replace(folder / "above" / "other", folder / "above" / "evenflow.db")
+
+    for act in (replace, lambda: (folder / "above").rename(folder / "elsewhere")):
+        counts(engine)
+        act()
+        with pytest.raises(StoreUnavailable, match="was deleted or replaced while it was open"):
+            counts(engine)
+        (folder / "above").mkdir(exist_ok=True)
+        for name in ("evenflow.db-wal", "evenflow.db-shm", "evenflow.db"):
+            (folder / "above" / name).unlink(missing_ok=True)
+        migrate(engine)
+    engine.close()
+
+
+def test_the_path_is_looked_at_again_only_after_something_has_happened_there(
+    sqlite_store: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "tells_of_changes", lambda folder: True)
+    sqlite_store.close()
+    counts(sqlite_store)
+    assert sqlite_store.path is not None
+    looks = looks_at_paths(monkeypatch)
+    Scene(sqlite_store).enqueue(new_job())
+    assert looks == []
+    os.chmod(sqlite_store.path, 0o600)
+    assert counts(sqlite_store) == {"default": {"ready": 1}}
+    assert counts(sqlite_store) == {"default": {"ready": 1}}
+    assert looks == [sqlite_store.path]
+
+
+def test_the_path_is_looked_at_each_time_where_the_system_does_not_tell(
+    sqlite_store: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "tells_of_changes", lambda folder: False)
+    sqlite_store.close()
+    counts(sqlite_store)
+    looks = looks_at_paths(monkeypatch)
+    counts(sqlite_store)
+    counts(sqlite_store)
+    assert looks == [sqlite_store.path] * 2
+
+
 def test_two_names_of_one_file_share_one_lock(sqlite_store: SqliteEngine, folder: Path) -> None:
     (folder / "link.db").symlink_to("evenflow.db")
     linked = SqliteEngine(str(folder / "link.db"))
@@ -439,6 +507,28 @@ def test_a_network_file_system_is_refused(folder: Path, monkeypatch: pytest.Monk
 def test_the_kind_of_a_file_system_is_read_from_the_system(folder: Path) -> None:
     assert filesystem._filesystem_type(Path("/proc")) == 0x9FA0
     assert filesystem._filesystem_type(folder / "missing") is None
+
+
+def test_a_file_is_opened_without_the_help_of_other_programs(
+    sqlite_store: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a program was started")
+
+    sqlite_store.close()
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert counts(sqlite_store) == {}
+
+
+def test_only_file_systems_that_nobody_changes_but_through_the_kernel_tell_of_all_changes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = {"ext4": 0xEF53, "FUSE": 0x65735546, "NFS": 0x6969, "unknown": None}
+    found = {}
+    for name, kind in kinds.items():
+        monkeypatch.setattr(filesystem, "_filesystem_type", lambda _, kind=kind: kind)
+        found[name] = filesystem.tells_of_changes(folder)
+    assert found == {"ext4": sys.platform == "linux", "FUSE": False, "NFS": False, "unknown": False}
 
 
 def without_privileges(act: Callable[[], object]) -> str:

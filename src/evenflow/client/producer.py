@@ -94,6 +94,17 @@ class Producer:
         self.make_ready()
         return [id_text(number) for number in drive(self.engine, fresh_ids(self.ids, count))]
 
+    def enqueue_one(self, call: Call[Any], connection: Any = None) -> Job[Any]:
+        """`enqueue` of a call that a task of ours has just made: there is nothing to ask about the batch it is."""
+        if connection is None and call.task.connection is None and self.publishing is None:
+            self.make_ready()
+            if self._is_plain(call.new):
+                job = self._enqueue_plain(call)
+                if self.on_enqueued is not None:
+                    self.on_enqueued([job], None)
+                return job
+        return self.enqueue([call], connection)[0]
+
     def enqueue(
         self, calls: Sequence[Call[Any]], connection: Any = None, ids: Sequence[str] | None = None
     ) -> list[Job[Any]]:
@@ -294,7 +305,7 @@ class Producer:
         is_special = job.run_at is not None or job.unique_key is not None or job.limits
         return not is_special and job.queue not in self._bounded
 
-    def _enqueue_plain(self, call: Call[Any], numbers: Sequence[int] | None) -> Job[Any]:
+    def _enqueue_plain(self, call: Call[Any], numbers: Sequence[int] | None = None) -> Job[Any]:
         """What most programs do most often. Lists and sets of one thing took a tenth of it, beside the disk."""
         job = call.new
         wakes = self.waker.with_commit(job.queue)

@@ -56,6 +56,7 @@ class Sender(Protocol):
     @property
     def clock(self) -> Clock: ...
     def declared(self, name: str) -> "AnyTask | None": ...
+    def enqueue_one(self, call: "Call[Any]", connection: Any = None) -> Job[Any]: ...
     def enqueue(self, calls: "Sequence[Call[Any]]", connection: Any = None) -> list[Job[Any]]: ...
     async def aenqueue(self, calls: "Sequence[Call[Any]]", connection: Any = None) -> list[Job[Any]]: ...
 
@@ -110,7 +111,7 @@ class Task(Generic[P, R, T]):
         With `connection=` (or `using(connection=…)`) it lives and dies with the transaction of that connection.
         """
         connection = self._given_connection(kwargs) if kwargs else None
-        return self._producer.enqueue([self.job(*args, **kwargs)], connection)[0]
+        return self._producer.enqueue_one(self.job(*args, **kwargs), connection)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """`enqueue`, awaited."""

@@ -102,7 +102,11 @@ class CallSignature:
             args, kwargs = self._arranged_for_enqueue(args, kwargs)
         try:
             if not kwargs and len(args) <= self._most:
-                return [encode(value, 0) for encode, value in zip(self._encoders, args, strict=False)], {}
+                wires = []
+                # A comprehension over a zip takes half as long again for the few arguments that calls have.
+                for place, value in enumerate(args):
+                    wires.append(self._encoders[place](value, 0))
+                return wires, {}
         except Refused:
             pass  # the careful way below finds out which argument it was
         try:

@@ -44,17 +44,18 @@ def enqueue_plain(
 ) -> int:
     """`enqueue_steps` for one job that asks for nothing but a row, and its id. As a rule that is one statement, which runs
     without steps around it: they took a twelfth of the call, and programs make it more often than any other."""
-    taken = ids.take_reserved(1) if numbers is None else list(numbers)
-    if taken is None:
-        taken = drive(engine, fresh_ids(ids, 1))
+    number = ids.take_one() if numbers is None else numbers[0]
+    if number is None:
+        (number,) = drive(engine, fresh_ids(ids, 1))
     losses = 0
     if len(wakes) < 2 and _is_simple(job):
         try:
-            rows = engine.run(*lone_call(job, taken[0], sign, wakes, None))
+            rows = engine.run(*lone_call(job, number, sign, wakes, None))
             if rows and rows[0][0]:
-                return taken[0]
+                return number
         except StoreUnavailable:
             losses = 1
+    taken = [number]
     insert = _insert(
         [job], ids, taken, losses, arriving=False, sign=sign, must_be_new=(), wakes=wakes, now=None
     )

@@ -18,7 +18,8 @@ from evenflow.clock import Clock
 from evenflow.errors import StoreError, StoreRefused, StoreTooSlow, StoreUnavailable
 from evenflow.store.deadlines import read_seconds
 from evenflow.store.engine import Parameters, Row
-from evenflow.store.filesystem import refuse_network_filesystem
+from evenflow.store.file_watch import PlaceWatch
+from evenflow.store.filesystem import refuse_network_filesystem, tells_of_changes
 from evenflow.store.statements import Unit, load_units
 from evenflow.store.write_lock import WriteLock
 
@@ -68,6 +69,7 @@ class SqliteEngine:
         self._connection: sqlite3.Connection | None = None
         self._write_lock: WriteLock | None = None
         self._file: tuple[int, int] | None = None
+        self._place: PlaceWatch | None = None
         self.watchers: list[Any] = []
         """Those who wait for commits in this process; see `evenflow.store.signals`."""
         _engines.add(self)
@@ -80,11 +82,10 @@ class SqliteEngine:
             try:
                 connection = self._open()
                 if unit.mode != "write":
-                    return _rows(connection, unit, _at(self.clock.wall_us(), parameters))
+                    return _rows(connection, unit, parameters, self.clock.wall_us())
                 # One statement is a transaction by itself, without a begin and a commit around it.
-                is_one = len(unit.statements) == 1 or unit.is_counted
-                with self._alone() if is_one else self._writing(connection):
-                    return _rows(connection, unit, _at(self.clock.wall_us(), parameters))
+                with self._alone() if unit.is_one_statement else self._writing(connection):
+                    return _rows(connection, unit, parameters, self.clock.wall_us())
             except sqlite3.Error as error:
                 raise _translation(error) from error
 
@@ -95,7 +96,7 @@ class SqliteEngine:
             connection = self._open()
             with self._writing(connection):
                 now = self.clock.wall_us()
-                return [_rows(connection, self._units[name], _at(now, given)) for name, given in units]
+                return [_rows(connection, self._units[name], given, now) for name, given in units]
 
     def _read_within(self, read_s: float, unit: Unit, parameters: Parameters) -> list[Row]:
         ends_at = time.monotonic() + read_s
@@ -106,7 +107,7 @@ class SqliteEngine:
                 connection = self._open()
                 connection.set_progress_handler(lambda: time.monotonic() > ends_at, _STEPS_BETWEEN_LOOKS)
                 try:
-                    return _rows(connection, unit, _at(self.clock.wall_us(), parameters))
+                    return _rows(connection, unit, parameters, self.clock.wall_us())
                 finally:
                     connection.set_progress_handler(None, 0)
         finally:
@@ -140,11 +141,16 @@ class SqliteEngine:
                     self._connection.close()
             if self._write_lock is not None:
                 self._write_lock.close()
-            self._connection = self._write_lock = None
+            if self._place is not None:
+                self._place.close()
+            self._connection = self._write_lock = self._place = None
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:
-            if self._connection.in_transaction or self.path is None or _identity(self.path) == self._file:
+            # A look at the path takes as long as a tenth of an enqueue's CPU: where the system tells of changes, one is enough.
+            if self._place is not None and self._place.is_sure():
+                return self._connection
+            if self._connection.in_transaction or self._is_same_file():
                 return self._connection
             self._refuse_other_file()
         if self.path is None:
@@ -160,11 +166,17 @@ class SqliteEngine:
             with self._alone():
                 for pragma in _PRAGMAS:
                     self._connection.execute(pragma)
+            self._place = PlaceWatch(self.path) if tells_of_changes(path.parent) else None
             self._file = _identity(self.path)
         except BaseException:
             self.close()
             raise
         return self._connection
+
+    def _is_same_file(self) -> bool:
+        if self._place is not None:
+            self._place.clear()
+        return self.path is None or _identity(self.path) == self._file
 
     def _refuse_other_file(self) -> NoReturn:
         """What is written to a file that was deleted, or replaced by another one, is read by nobody."""
@@ -202,7 +214,7 @@ class SqliteEngine:
         # What is open here was in use by the very code that forked. It is the parent's: closing it would drop its locks.
         self._lock = threading.RLock()
         _abandoned.append(self._connection)
-        self._connection = self._write_lock = None
+        self._connection = self._write_lock = self._place = None
 
 
 _engines: "weakref.WeakSet[SqliteEngine]" = weakref.WeakSet()
@@ -255,21 +267,19 @@ def _translation(error: sqlite3.Error) -> StoreError:
     return kind(f"SQLite: {error}{f' ({name})' if name else ''}{advice}")
 
 
-def _at(now: int, parameters: Parameters) -> Parameters:
-    """Parameters with the time, unless the caller has set one.
+def _rows(connection: sqlite3.Connection, unit: Unit, parameters: Parameters, now: int) -> list[Row]:
+    """What a unit returns. Its time is `now`, unless the caller has set one.
 
     Writers read the clock under the write lock: one that waited for it must not date its starts before the ends that
     made room for them.
     """
-    return {**parameters, "now": now} if parameters.get("now") is None else parameters
-
-
-def _rows(connection: sqlite3.Connection, unit: Unit, parameters: Parameters) -> list[Row]:
+    if parameters.get("now") is None:
+        parameters = {**parameters, "now": now}
+    if unit.is_counted:
+        return [(connection.execute(unit.statements[0].text, parameters).rowcount,)]
     rows: list[Row] = []
     for statement in unit.statements:
         cursor = connection.execute(statement.text, parameters)
-        if unit.is_counted:
-            return [(cursor.rowcount,)]
         if cursor.description is not None:
             rows += cursor.fetchall()
         if rows and unit.is_guarded:

@@ -80,6 +80,11 @@ class Unit:
     is_counted: bool = False
     is_only_here: bool = False
     """Whether the other engine has none of this name."""
+    is_one_statement: bool = field(init=False)
+    """Whether it runs as one where the driver counts."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_one_statement", self.is_counted or len(self.statements) == 1)
 
     @property
     def parameters(self) -> frozenset[str]:
