@@ -122,3 +122,39 @@ def test_what_was_in_flight_before_flights_is_found(scene: Scene) -> None:
     execute(scene.engine, "update evenflow_job set flight = 0")
     execute(scene.engine, "update evenflow_flight set number = 0")
     assert [found.id for found in scene.rescue()] == [job]
+
+
+class TestStrays:
+    def stray(self, scene: Scene, number: object) -> int:
+        """A job in flight of which no flight knows."""
+        job = scene.running().id
+        execute(scene.engine, f"update evenflow_job set flight = {number} where id = {job}")
+        return job
+
+    @pytest.mark.parametrize("flight", ["null", "99"])
+    def test_get_a_flight_and_are_rescued_like_others(self, scene: Scene, flight: str) -> None:
+        job = self.stray(scene, flight)
+        other = self.stray(scene, flight)
+        assert scene.rescue() == []
+        assert leases.note_strays(scene.engine, 0) == (0, 2)
+        assert leases.note_strays(scene.engine, 0) == (0, 0)
+        assert {found.id for found in scene.rescue()} == {job, other}
+
+    def test_join_those_that_were_found_before(self, scene: Scene) -> None:
+        for _ in range(2):
+            job = scene.running().id
+            execute(scene.engine, f"update evenflow_job set flight = null, queue = 'a' where id = {job}")
+            assert leases.note_strays(scene.engine, 0) == (0, 1)
+        assert len(leases.in_flight(scene.engine, ALICE)) == 2
+
+    def test_are_looked_for_piece_by_piece(self, scene: Scene) -> None:
+        first, second = self.stray(scene, 5), self.stray(scene, 6)
+        scene.enqueue(new_job())
+        assert leases.note_strays(scene.engine, 0, top=1) == (first, 1)
+        assert leases.note_strays(scene.engine, first, top=1) == (second, 1)
+        assert leases.note_strays(scene.engine, second, top=2) == (0, 0)
+
+    def test_are_not_what_has_its_flight_or_waits(self, scene: Scene) -> None:
+        scene.running()
+        scene.enqueue(new_job())
+        assert leases.note_strays(scene.engine, 0) == (0, 0)

@@ -35,7 +35,7 @@ class Rescuer:
         self._seen: dict[int, tuple[int, float]] = {}
         self._looked_at: float | None = None
         self._every_s = settings.heartbeat_ms / 1000
-        self._looks = 0
+        self._looks = self._strays_after = 0
 
     def step(self) -> float:
         """One look. Seconds until the next."""
@@ -45,10 +45,17 @@ class Rescuer:
                 log.warning(
                     "worker %s has shown no life for its lease: its jobs are taken from it", id_text(worker)
                 )
+        if self._looks % SWEEP_EVERY == 0:
+            self._look_for_strays()
         if dead or self._looks % SWEEP_EVERY == 0:
             rescue_orphans(self._engine, self._settings, _PRUNED, self._waker)
         self._looks += 1
         return self._every_s
+
+    def _look_for_strays(self) -> None:
+        self._strays_after, strays = leases.note_strays(self._engine, self._strays_after)
+        if strays:
+            log.warning("%d jobs were in flight without a note of their claim: they have one now", strays)
 
     def _find_dead(self) -> dict[int, int | None]:
         try:

@@ -13,6 +13,7 @@ from evenflow.store.limits import release
 from evenflow.store.retention import kept_us
 
 BATCH = 500
+STRAYS_LOOKED_FOR = 10_000
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -125,6 +126,15 @@ def rescue(
     fill(engine, {job.queue for job in rescued if job.state == "ready"})
     _count(engine, rows, now)
     return rescued
+
+
+def note_strays(engine: Engine, after: int, *, top: int = STRAYS_LOOKED_FOR) -> tuple[int, int]:
+    """Look at the next `top` live jobs for some that are in flight without a flight, which rescue and caps would not find: they get
+    one. Where the next look begins, and how many there were. On SQLite there is nothing to be looked for."""
+    if engine.kind != "postgres":
+        return 0, 0
+    ((last, strays),) = engine.run("note_strays", {"after": after, "top": top})
+    return last or 0, strays
 
 
 def _count(engine: Engine, rows: Sequence[Row], now: int | None) -> None:

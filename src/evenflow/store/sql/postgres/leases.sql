@@ -122,6 +122,30 @@ relined as (
 select id, fate as state, queue, task, was_running as crashed from ended
 union all select id, 'ready', queue, task, was_running from returned;
 
+-- name: note_strays
+-- only here: SQLite finds what is in flight by an index
+-- returns: last, strays
+-- The net below the flights: jobs in flight that no flight names, as a worker of an older version leaves them, among the `top` next
+-- ones by id. They get a flight, so that rescue and caps find them. `last` is where the next look begins; null at the end.
+with piece as materialized (
+  select j.id, j.state, j.worker, j.flight from evenflow.job j where j.id > cast(:after as bigint) order by j.id limit cast(:top as integer)
+),
+strays as (
+  update evenflow.job j set flight = 0
+  where j.id = any (array(
+      select p.id from piece p where p.state in ('claimed', 'running') and p.worker is not null and not exists (
+        select from evenflow.flight f where f.worker = p.worker and f.number = p.flight)))
+    and j.state in ('claimed', 'running') and j.worker is not null and not exists (
+      select from evenflow.flight f where f.worker = j.worker and f.number = j.flight)
+  returning j.id, j.worker, j.queue
+),
+noted as (
+  insert into evenflow.flight as f (worker, number, queue, ids)
+  select worker, 0, queue, array_agg(id) from strays group by worker, queue
+  on conflict (worker, number, queue) do update set ids = f.ids || excluded.ids
+)
+select case when count(*) = cast(:top as integer) then max(p.id) end as last, (select count(*) from strays) as strays from piece p;
+
 -- name: free_expired_claims
 -- returns: id, queue
 -- Prefetched jobs whose claim was not renewed in time go back; the attempt was not used. The holder's start is refused.
