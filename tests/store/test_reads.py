@@ -207,7 +207,10 @@ def test_counts_are_of_open_jobs_by_queue_and_state(scene: Scene) -> None:
 )
 def test_a_queue_has_open_work_that_needs_nobody_s_help(scene: Scene, state: str) -> None:
     (job,) = scene.enqueue(new_job(queue="a"))
-    execute(scene.engine, f"update evenflow_job set state = '{state}' where id = {job}")
+    if state in ("claimed", "running"):
+        scene.claim(queues=["a"], lease_us=SECOND if state == "claimed" else None)
+    else:
+        execute(scene.engine, f"update evenflow_job set state = '{state}' where id = {job}")
     assert has_open(scene.engine, ["b", "a"]) == (
         state in ("arriving", "ready", "overflow", "claimed", "running")
     )
