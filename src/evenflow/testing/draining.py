@@ -54,14 +54,14 @@ class InlineSlots(Slots):
 
     def start(self, jobs: Sequence[Claimed], asked_at: float | None = None) -> None:
         for job in jobs:
-            run = self._run(job, time.monotonic() if asked_at is None else asked_at)
-            if run.entry is None:
-                continue
-            run.entry = self._watched(run.entry)
-            if run.entry.is_async:
-                self._run_awaited(run)
-            else:
-                self._run_here(run)
+            now = time.monotonic()
+            for run in self._runs([job], now if asked_at is None else asked_at, now):
+                assert run.entry is not None
+                run.entry = self._watched(run.entry)
+                if run.entry.is_async:
+                    self._run_awaited(run)
+                else:
+                    self._run_here(run)
         if self._most is not None and self.drained.total() >= self._most:
             self.enough()
 
