@@ -68,7 +68,7 @@ class InlineSlots(Slots):
     def _run_awaited(self, run: Run) -> None:
         token = is_tested.set(True)  # its coroutine gets a copy
         try:
-            self._loop.run_until_complete(self._run_on_loop(run))
+            self._loop.run_until_complete(self._coroutines.serve(collections.deque((run,))))
         finally:
             is_tested.reset(token)
 

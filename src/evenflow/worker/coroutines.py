@@ -13,7 +13,9 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from evenflow.job import End
 from evenflow.worker.calling import Run, current_run
+from evenflow.worker.registry import Entry
 
 # Bodies that do not wait let others on the loop have their turn after so long.
 STINT_S = 0.002
@@ -21,13 +23,17 @@ _ABSENT = object()
 
 
 class Coroutines:
-    """Runs coroutine bodies on a loop, in order. `run` is the whole of one run; while it lasts, `task` of the run is set."""
+    """Runs coroutine bodies on a loop, in order: `call` gives the end of a body, `over` hears of it."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, run: Callable[[Run], Coroutine[Any, Any, None]]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: Callable[[Run, Entry], Coroutine[Any, Any, End]],
+        over: Callable[[Run, End], None],
     ) -> None:
         self._loop = loop
-        self._run = run
+        self._call = call
+        self._over = over
 
     def submit(self, runs: Sequence[Run]) -> None:
         """Run these soon. Safe from any thread."""
@@ -39,7 +45,7 @@ class Coroutines:
             self._loop.call_soon_threadsafe(_cancel, run)
 
     def _begin(self, waiting: collections.deque[Run]) -> None:
-        task = self._loop.create_task(self._serve(waiting))
+        task = self._loop.create_task(self.serve(waiting))
         # Follows upon the first step of the task, before anything that its body may wait for.
         self._loop.call_soon(self._go_on, waiting, task)
 
@@ -51,9 +57,9 @@ class Coroutines:
             self._begin(waiting)
             return
         while waiting:
-            self._loop.create_task(self._serve(collections.deque((waiting.popleft(),))))
+            self._loop.create_task(self.serve(collections.deque((waiting.popleft(),))))
 
-    async def _serve(self, waiting: collections.deque[Run]) -> None:
+    async def serve(self, waiting: collections.deque[Run]) -> None:
         """One stint: runs until one of them waits, or leaves something behind, or the time is up."""
         task = asyncio.current_task()
         assert task is not None
@@ -61,11 +67,16 @@ class Coroutines:
         before, marks, until = contextvars.copy_context(), _marks(task), time.monotonic() + STINT_S
         while waiting:
             run = waiting.popleft()
-            run.task = task
+            if run.is_over:  # given back, or timed out, while it waited for the loop
+                run.is_returned = True
+                continue
+            assert run.entry is not None
+            run.task, run.began = task, time.monotonic()
             try:
-                await self._run(run)
+                end = await self._call(run, run.entry)
             finally:
-                run.task = None
+                run.task, run.is_returned = None, True
+            self._over(run, end)
             if _marks(task) != marks or not _is_as(before) or time.monotonic() >= until:
                 return
 

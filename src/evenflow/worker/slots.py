@@ -8,6 +8,7 @@ import asyncio
 import collections
 import dataclasses
 import itertools
+import math
 import operator
 import random
 import threading
@@ -89,7 +90,7 @@ class Slots:
             transact=transact,
         )
         self._locator = locator
-        self._coroutines = Coroutines(loop, self._run_on_loop)
+        self._coroutines = Coroutines(loop, self._caller.run_coroutine, self._over)
         self._threads: Threads[Run] = Threads(self._run_here, threads)
         self._suspects: Threads[Run] = Threads(self._run_here, min(threads, SUSPECTS_AT_ONCE))
         self._processes = Processes(locator, self._keep_report, self._keep_line, worker)
@@ -99,7 +100,8 @@ class Slots:
         """What the store answered to ends that were written together with the effects of their bodies."""
         self.late: collections.deque[str] = collections.deque()
         """The queues of jobs that went back because their bodies would have started too late for their rates."""
-        self.wake_at = 1
+        self.wake_at: float = 1
+        """With so many ends the pump is woken, once: whenever it has looked at them it says anew how many."""
         self.reports: dict[tuple[int, int], str] = {}
         self.tally = Tally()
         self.timed_queues: set[str] = set()
@@ -297,18 +299,6 @@ class Slots:
         run = self.running[job.id] = Run(job, None)
         self._over(run, raised(job, refusal.why, refusal.rules, run.now(), random.random()))
 
-    async def _run_on_loop(self, run: Run) -> None:
-        assert run.entry is not None
-        if run.is_over:  # given back while it waited for the loop
-            run.is_returned = True
-            return
-        run.began = time.monotonic()
-        try:
-            end = await self._caller.run_coroutine(run, run.entry)
-        finally:
-            run.is_returned = True
-        self._over(run, end)
-
     def _run_here(self, run: Run) -> None:
         entry = run.entry
         assert entry is not None
@@ -355,6 +345,8 @@ class Slots:
             self._hooks.emit("job.ended", **_fields(job), state=end.state, ran_s=ran_s)
         # None left: the pump has taken this one before its slot was free, and has to look again.
         if run.written is not None or not self.ended or len(self.ended) >= self.wake_at:
+            # Before the wake-up, after which it is the pump's: every end that follows would wake what is awake.
+            self.wake_at = math.inf
             self._wake()
 
     def _end_overdue(self) -> float | None:
