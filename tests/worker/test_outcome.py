@@ -103,11 +103,11 @@ def test_a_result_that_breaks_the_encoder_fails_the_job_and_never_runs_it_again(
     assert error_of(end).code == Code.WORKER_SERIALIZATION_ERROR
 
 
-@pytest.mark.parametrize("act", [succeeded, raised])
-def test_a_signal_may_be_returned_or_raised(act: Any) -> None:
+@pytest.mark.parametrize("is_raised", [False, True])
+def test_a_signal_may_be_returned_or_raised(is_raised: bool) -> None:
     def ended(signal: Any) -> End:
-        end: End = act(job(), signal, rules(Retry(max_attempts=5)), NOW, 0.5)
-        return end
+        retry = Retry(max_attempts=5)
+        return end_of(signal, retry) if is_raised else end_with(signal, rules(retry))
 
     assert ended(Snooze(30)) == End(7, 3, "scheduled", run_at=NOW + 30 * SECOND, refund=1)
     assert ended(Cancel("withdrawn")).state == "cancelled"
