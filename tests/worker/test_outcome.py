@@ -54,6 +54,10 @@ def end_of(error: BaseException, retry: Retry = NO_RETRY, *, random: float = 0.5
     return raised(job(**({"max_attempts": retry.max_attempts} | fields)), error, rules(retry), NOW, random)
 
 
+def end_with(value: Any, by: Rules) -> End:
+    return succeeded(job(), value, by, lambda: NOW, lambda: 0.5)
+
+
 def error_of(end: End) -> JobError:
     assert end.error is not None
     return msgspec.json.decode(end.error, type=JobError)
@@ -69,17 +73,17 @@ def thrown(act: Any) -> BaseException:
 
 
 def test_a_result_is_stored_and_kept_as_the_task_says() -> None:
-    end = succeeded(job(), {"a": [1, 2]}, rules(keep_us=5), NOW, 0.5)
+    end = end_with({"a": [1, 2]}, rules(keep_us=5))
     assert end == End(7, 3, "succeeded", 5, result='{"a":[1,2]}')
 
 
 def test_nothing_returned_is_stored_as_null() -> None:
-    assert succeeded(job(), None, rules(), NOW, 0.5).result == "null"
+    assert end_with(None, rules()).result == "null"
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), "\ud800", "x" * 2000, {1, object()}])
 def test_a_result_that_cannot_be_stored_fails_the_job_and_never_runs_it_again(value: Any) -> None:
-    end = succeeded(job(), value, rules(Retry(max_attempts=5)), NOW, 0.5)
+    end = end_with(value, rules(Retry(max_attempts=5)))
     assert end.state == "failed"
     assert error_of(end).code == Code.WORKER_SERIALIZATION_ERROR
 
@@ -94,16 +98,16 @@ def test_a_result_that_breaks_the_encoder_fails_the_job_and_never_runs_it_again(
                 raise RuntimeError("look away")
             return object.__getattribute__(self, name)
 
-    end = succeeded(job(), Hostile(), rules(Retry(max_attempts=5)), NOW, 0.5)
+    end = end_with(Hostile(), rules(Retry(max_attempts=5)))
     assert end.state == "failed"
     assert error_of(end).code == Code.WORKER_SERIALIZATION_ERROR
 
 
-@pytest.mark.parametrize("act", [succeeded, raised])
-def test_a_signal_may_be_returned_or_raised(act: Any) -> None:
+@pytest.mark.parametrize("is_raised", [False, True])
+def test_a_signal_may_be_returned_or_raised(is_raised: bool) -> None:
     def ended(signal: Any) -> End:
-        end: End = act(job(), signal, rules(Retry(max_attempts=5)), NOW, 0.5)
-        return end
+        retry = Retry(max_attempts=5)
+        return end_of(signal, retry) if is_raised else end_with(signal, rules(retry))
 
     assert ended(Snooze(30)) == End(7, 3, "scheduled", run_at=NOW + 30 * SECOND, refund=1)
     assert ended(Cancel("withdrawn")).state == "cancelled"
@@ -371,12 +375,12 @@ def test_an_error_says_to_its_breaker_whether_it_counts(error: BaseException, ou
 
 
 def test_a_success_a_crash_and_a_return_say_what_they_are() -> None:
-    assert verdict(succeeded(job(), 1, GUARDED, NOW, 0.5)) == "success"
-    assert verdict(succeeded(job(), Snooze(1), GUARDED, NOW, 0.5)) == "none"
+    assert verdict(end_with(1, GUARDED)) == "success"
+    assert verdict(end_with(Snooze(1), GUARDED)) == "none"
     assert verdict(crashed(job(), ProcessExitError("gone"), False, GUARDED, NOW)) == "failure"
     assert verdict(released(job(), GUARDED)) == "none"
 
 
 def test_a_run_that_no_breaker_guards_ends_without_a_verdict() -> None:
-    ends = [succeeded(job(), 1, rules(), NOW, 0.5), end_of(ValueError()), released(job(), rules())]
+    ends = [end_with(1, rules()), end_of(ValueError()), released(job(), rules())]
     assert not any(isinstance(end, JudgedEnd) for end in ends)

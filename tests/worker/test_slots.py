@@ -128,6 +128,17 @@ def test_the_pump_is_woken_by_the_number_of_ends_it_waits_for(bench: Bench) -> N
     wait_until(lambda: bench.wakes == 1, "the wake-up")
 
 
+def test_the_pump_is_woken_once_until_it_says_anew_what_it_waits_for(bench: Bench) -> None:
+    for number in range(1, 6):
+        bench.start(lambda: None)
+        bench.ends(number)
+        wait_until(lambda: not bench.slots.running, "the slot to be free")
+    bench.slots.wake_at = 6
+    assert bench.wakes == 1
+    bench.start(lambda: None)
+    wait_until(lambda: bench.wakes == 2, "the next wake-up")
+
+
 def test_the_pump_is_woken_when_it_took_an_end_before_the_slot_was_free(bench: Bench) -> None:
     class Hasty(dict[int, Any]):
         """The pump takes the end at the very moment between it and the freeing of its slot."""

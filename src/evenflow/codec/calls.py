@@ -25,6 +25,7 @@ _REFERRING = f'"{TAG}":"{REFERENCE}"'
 
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
+_read_call = msgspec.json.Decoder(tuple[list[Any], dict[str, Any]]).decode
 
 
 __all__ = [
@@ -93,8 +94,8 @@ def decode_call(
     ((1, 2), {})
     """
     try:
-        wires, named = _call_parts(_read(text))
-        if may_refer(text):
+        wires, named = _call_parts(text)
+        if _REFERRING in text:
             if outputs is None:
                 return _shown(wires), {name: decode_any(_pictured(wire)) for name, wire in named.items()}
             wires, named = _filled(wires, named, outputs, signature)
@@ -114,7 +115,7 @@ def may_refer(text: str) -> bool:
 
 def call_wires(text: str, outputs: Mapping[str, str]) -> tuple[list[Wire], dict[str, Wire]]:
     """The stored trees of a call's arguments, results in their places; what is not there is left out."""
-    wires, named = _call_parts(_read(text))
+    wires, named = _call_parts(text)
     return _filled(wires, named, outputs, None)
 
 
@@ -206,10 +207,11 @@ def _pictured(wire: Wire) -> Wire:
     return {key: _pictured(each) for key, each in wire.items()}
 
 
-def _call_parts(tree: Wire) -> tuple[list[Wire], dict[str, Wire]]:
-    if type(tree) is not list or len(tree) != 2 or type(tree[0]) is not list or type(tree[1]) is not dict:
-        raise Refused("expected a list of positional arguments and an object of named ones")
-    return tree[0], tree[1]
+def _call_parts(text: str) -> tuple[list[Wire], dict[str, Wire]]:
+    try:
+        return _read_call(text)
+    except msgspec.ValidationError as error:
+        raise Refused("expected a list of positional arguments and an object of named ones") from error
 
 
 def _surrogate_place(signature: CallSignature, wires: tuple[list[Wire], dict[str, Wire]]) -> str:

@@ -54,21 +54,21 @@ class InlineSlots(Slots):
 
     def start(self, jobs: Sequence[Claimed], asked_at: float | None = None) -> None:
         for job in jobs:
-            run = self._run(job, time.monotonic() if asked_at is None else asked_at)
-            if run.entry is None:
-                continue
-            run.entry = self._watched(run.entry)
-            if run.entry.is_async:
-                self._run_awaited(run)
-            else:
-                self._run_here(run)
+            now = time.monotonic()
+            for run in self._runs([job], now if asked_at is None else asked_at, now):
+                assert run.entry is not None
+                run.entry = self._watched(run.entry)
+                if run.entry.is_async:
+                    self._run_awaited(run)
+                else:
+                    self._run_here(run)
         if self._most is not None and self.drained.total() >= self._most:
             self.enough()
 
     def _run_awaited(self, run: Run) -> None:
         token = is_tested.set(True)  # its coroutine gets a copy
         try:
-            self._loop.run_until_complete(self._run_on_loop(run))
+            self._loop.run_until_complete(self._coroutines.serve(collections.deque((run,))))
         finally:
             is_tested.reset(token)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,14 +86,21 @@ class Rules:
     guards: tuple[tuple[str, Breaker], ...] = ()
 
 
-def succeeded(job: Claimed, value: Any, rules: Rules, now: int, random: float) -> End:
-    """The end of a body that returned: its result, unless it returned a signal or something that cannot be stored."""
-    if isinstance(value, Signal):
-        return raised(job, value, rules, now, random)
-    try:
-        result = "null" if value is None else encode_result(value, rules.max_result_bytes)
-    except ResultError as error:
-        return raised(job, error, rules, now, random)
+def succeeded(
+    job: Claimed, value: Any, rules: Rules, now: Callable[[], int], random: Callable[[], float]
+) -> End:
+    """The end of a body that returned: its result, unless it returned a signal or something that cannot be stored.
+
+    Time and chance are functions here: a result, which is what nearly all bodies return, needs neither.
+    """
+    result = "null"
+    if value is not None:
+        if isinstance(value, Signal):
+            return raised(job, value, rules, now(), random())
+        try:
+            result = encode_result(value, rules.max_result_bytes)
+        except ResultError as error:
+            return raised(job, error, rules, now(), random())
     if not rules.guards:
         return End(
             job.id, job.epoch, "succeeded", rules.keep_us, result=result, run_id=job.run_id, is_plain=job.is_plain

@@ -8,11 +8,13 @@ import asyncio
 import collections
 import dataclasses
 import itertools
+import math
+import operator
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,6 +28,7 @@ from evenflow.signing import KeyRing
 from evenflow.store.advance import Advanced
 from evenflow.store.logs import NewLine
 from evenflow.worker.calling import NO_CONDITIONS, Caller, MakeJournal, Run, timed_out
+from evenflow.worker.coroutines import Coroutines
 from evenflow.worker.outcome import (
     CancelledByWish,
     LockContended,
@@ -37,7 +40,7 @@ from evenflow.worker.outcome import (
     released,
 )
 from evenflow.worker.processes import Processes
-from evenflow.worker.registry import Registry
+from evenflow.worker.registry import Entry, Registry
 from evenflow.worker.step_gate import StepGate
 from evenflow.worker.tally import Tally
 from evenflow.worker.threads import Threads
@@ -52,6 +55,15 @@ MOST_LINES = 10_000
 LONGEST_LINE = 2_000
 LONGEST_REPORT = 16_000
 _encode = msgspec.json.Encoder().encode
+# Jobs that have the same of these are run in the same way.
+_kind = operator.attrgetter("queue", "task", "options", "crashes")
+
+
+class Refusal(NamedTuple):
+    """Why a job ends without a run, and by which rules."""
+
+    why: Exception
+    rules: Rules
 
 
 class Slots:
@@ -78,6 +90,7 @@ class Slots:
             transact=transact,
         )
         self._locator = locator
+        self._coroutines = Coroutines(loop, self._caller.run_coroutine, self._over)
         self._threads: Threads[Run] = Threads(self._run_here, threads)
         self._suspects: Threads[Run] = Threads(self._run_here, min(threads, SUSPECTS_AT_ONCE))
         self._processes = Processes(locator, self._keep_report, self._keep_line, worker)
@@ -87,7 +100,8 @@ class Slots:
         """What the store answered to ends that were written together with the effects of their bodies."""
         self.late: collections.deque[str] = collections.deque()
         """The queues of jobs that went back because their bodies would have started too late for their rates."""
-        self.wake_at = 1
+        self.wake_at: float = 1
+        """With so many ends the pump is woken, once: whenever it has looked at them it says anew how many."""
         self.reports: dict[tuple[int, int], str] = {}
         self.tally = Tally()
         self.timed_queues: set[str] = set()
@@ -103,27 +117,28 @@ class Slots:
 
         `asked_at` is when their claim was sent, by the monotonic clock: bodies under a rate must start soon after it.
         """
-        coroutines, functions, suspects = [], [], []
-        for job in jobs:
-            cell = self.tally.find((job.queue, job.task)) or self.tally.cell(job)
-            cell.waits.append(job.started_at - job.run_at)
-            run = self._run(job, time.monotonic() if asked_at is None else asked_at)
-            run.cell = cell
-            if self._hooks.listens:
-                waited_s = (job.started_at - job.run_at) / 1_000_000
-                self._hooks.emit("job.started", **_fields(job), waited_s=waited_s)
-            if run.entry is None:
+        now = time.monotonic()
+        coroutines: list[Run] = []
+        functions: list[Run] = []
+        suspects: list[Run] = []
+        for _, alike in itertools.groupby(jobs, _kind):
+            same = list(alike)
+            self._note_started(same)
+            runs = self._runs(same, now if asked_at is None else asked_at, now)
+            if not runs:
                 continue
-            if run.entry.place == "async":
-                coroutines.append(run)
-            elif run.entry.place == "process" and job.crashes >= SUSPECT_CRASHES:
-                suspects.append(run)
+            entry, job = runs[0].entry, runs[0].job
+            assert entry is not None
+            if entry.place == "async":
+                coroutines += runs
+            elif entry.place == "process" and job.crashes >= SUSPECT_CRASHES:
+                suspects += runs
             else:
-                functions.append(run)
-            if run.entry.timeout_s is not None and run.entry.place != "process":
-                self._timed[job.id] = run
+                functions += runs
+            if entry.timeout_s is not None and entry.place != "process":
+                self._timed.update((run.job.id, run) for run in runs)
         if coroutines:
-            self._loop.call_soon_threadsafe(self._start_coroutines, coroutines)
+            self._coroutines.submit(coroutines)
         if functions:
             self._threads.submit(functions)
         if suspects:
@@ -144,8 +159,7 @@ class Slots:
         run.cancel_why = why or "cancelled by request"
         if run.context is not None:
             run.context.cancel(run.cancel_why)
-        if run.task is not None:
-            self._loop.call_soon_threadsafe(run.task.cancel)
+        self._coroutines.cancel(run)
 
     def give_back(self) -> list[End]:
         """The ends with which everything that still runs is returned; what it finishes later is not heard."""
@@ -153,8 +167,7 @@ class Slots:
         for run in runs:
             self.running.pop(run.job.id, None)
             self._leave_behind(run, "the worker has given this job back", time.monotonic())
-            if run.task is not None:
-                self._loop.call_soon_threadsafe(run.task.cancel)
+            self._coroutines.cancel(run)
         return [released(run.job, run.entry.rules if run.entry else None) for run in runs]
 
     def withdrawn(self, job: Claimed, why: str) -> End:
@@ -231,26 +244,41 @@ class Slots:
         self._suspects.close()
         self._processes.close()
 
-    def _start_coroutines(self, runs: Sequence[Run]) -> None:
-        create = self._loop.create_task
-        for run in runs:
-            run.task = create(self._run_on_loop(run))
+    def _note_started(self, jobs: Sequence[Claimed]) -> None:
+        """Count jobs of one kind, and tell of them."""
+        self.tally.cell(jobs[0]).waits += [job.started_at - job.run_at for job in jobs]
+        if self._hooks.listens:
+            for job in jobs:
+                waited_s = (job.started_at - job.run_at) / 1_000_000
+                self._hooks.emit("job.started", **_fields(job), waited_s=waited_s)
 
-    def _run(self, job: Claimed, asked_at: float) -> Run:
-        """The job as a run; without an entry where it cannot be run, and then it has ended already."""
-        if not self._registry.allows(job):
-            return self._refuse(job, _misplaced(job), self._registry.final)
+    def _runs(self, jobs: Sequence[Claimed], asked_at: float, now: float) -> list[Run]:
+        """Jobs of one kind as runs; none where they cannot be run, and then they have ended already."""
+        entry, cell = self._entry(jobs[0]), self.tally.cell(jobs[0])
+        if isinstance(entry, Refusal):
+            for job in jobs:
+                self._refuse(job, entry)
+            return []
+        start_by = None if entry.start_within_s is None else asked_at + entry.start_within_s
+        runs = [Run(job, entry, start_by, now, now, cell) for job in jobs]
+        for run in runs:
+            self.running[run.job.id] = run
+        return runs
+
+    def _entry(self, job: Claimed) -> Entry | Refusal:
+        """How jobs of this kind are run, or why they are not."""
+        registry = self._registry
+        if not registry.allows(job):
+            return Refusal(_misplaced(job), registry.final)
         try:
-            entry = self._registry.entry(job)
+            entry = registry.entry(job)
         except Exception as error:
-            return self._refuse(job, _unreadable(error), self._registry.final)
-        if entry is not None and job.crashes >= SUSPECT_CRASHES and self._locator is not None:
-            entry = dataclasses.replace(entry, place="process")
-        start_by = None if entry is None or entry.start_within_s is None else asked_at + entry.start_within_s
-        run = self.running[job.id] = Run(job, entry, start_by)
+            return Refusal(_unreadable(error), registry.final)
         if entry is None:
-            self._over(run, raised(job, _unknown(job), self._registry.unknown, run.now(), random.random()))
-        return run
+            return Refusal(_unknown(job), registry.unknown)
+        if job.crashes >= SUSPECT_CRASHES and self._locator is not None:
+            return dataclasses.replace(entry, place="process")
+        return entry
 
     def _is_genuine(self, job: Claimed) -> bool:
         rules = self._registry.final
@@ -259,27 +287,17 @@ class Slots:
             rules = rules if entry is None else entry.rules
             self._caller.verify(job)
         except SignatureInvalid as forged:
-            self._refuse(job, forged, rules)
+            self._refuse(job, Refusal(forged, rules))
             return False
         except Exception as error:
-            self._refuse(job, _unreadable(error), rules)
+            self._refuse(job, Refusal(_unreadable(error), rules))
             return False
         return True
 
-    def _refuse(self, job: Claimed, why: Exception, rules: Rules) -> Run:
-        """The run of a job that cannot be run: it has ended."""
+    def _refuse(self, job: Claimed, refusal: Refusal) -> None:
+        """End a job that cannot be run."""
         run = self.running[job.id] = Run(job, None)
-        self._over(run, raised(job, why, rules, run.now(), random.random()))
-        return run
-
-    async def _run_on_loop(self, run: Run) -> None:
-        assert run.entry is not None
-        run.began = time.monotonic()
-        try:
-            end = await self._caller.run_coroutine(run, run.entry)
-        finally:
-            run.is_returned = True
-        self._over(run, end)
+        self._over(run, raised(job, refusal.why, refusal.rules, run.now(), random.random()))
 
     def _run_here(self, run: Run) -> None:
         entry = run.entry
@@ -311,21 +329,24 @@ class Slots:
             self.written.append(run.written)
         else:
             self.ended.append(end)  # first, so that the pump finds every run in one of the two places
-        self.running.pop(run.job.id, None)
-        cell = run.cell or self.tally.cell(run.job)
+        job = run.job
+        self.running.pop(job.id, None)
+        cell = run.cell or self.tally.cell(job)
         if end.state == "succeeded":
             cell.runs.append(time.monotonic() - run.began)
         else:
             cell.ends.append((end, time.monotonic() - run.began))
-        if end.unstarted:
-            self.late.append(run.job.queue)
-        if run.job.queue in self.timed_queues and run.job.group is not None:
-            self._note_cost(run, run.job.group)
+            if end.unstarted:
+                self.late.append(job.queue)
+        if job.group is not None and job.queue in self.timed_queues:
+            self._note_cost(run, job.group)
         if self._hooks.listens:
             ran_s = time.monotonic() - run.started
-            self._hooks.emit("job.ended", **_fields(run.job), state=end.state, ran_s=ran_s)
+            self._hooks.emit("job.ended", **_fields(job), state=end.state, ran_s=ran_s)
         # None left: the pump has taken this one before its slot was free, and has to look again.
         if run.written is not None or not self.ended or len(self.ended) >= self.wake_at:
+            # Before the wake-up, after which it is the pump's: every end that follows would wake what is awake.
+            self.wake_at = math.inf
             self._wake()
 
     def _end_overdue(self) -> float | None:
