@@ -1,5 +1,6 @@
 """Advance: the pump's round trip. Finish these runs, give me more. And the same for claims that wait to be started."""
 
+import operator
 import random
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -83,6 +84,7 @@ class Advanced(msgspec.Struct, frozen=True):
 NOTHING = Claim(moves_v=False)
 _PAYLOAD = 15  # its place in a row of the answer
 _names = msgspec.json.Decoder(list[str]).decode
+_in_queue = operator.attrgetter("priority", "turn", "id")
 KEPT = Retention()
 BACK = ("ready", "scheduled", "waiting")
 
@@ -265,8 +267,11 @@ def _answer(rows: Iterable[Row], claim: Claim, changes: Sequence[Turned], done: 
 
 def in_order(claimed: list[Claimed], claim: Claim) -> list[Claimed]:
     """Claimed jobs in the order of their claim, in which no database has to return them."""
-    place = {want.queue: want.place for want in claim.wants}
-    claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
+    if len(claim.wants) == 1:
+        claimed.sort(key=_in_queue)
+    else:
+        place = {want.queue: want.place for want in claim.wants}
+        claimed.sort(key=lambda job: (place[job.queue], job.priority, job.turn, job.id))
     return claimed
 
 

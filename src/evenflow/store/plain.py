@@ -14,7 +14,7 @@ from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, a_flight, i
 from evenflow.store.engine import Engine, Row, as_json
 
 _ids = msgspec.json.Decoder(list[int]).decode
-_PAYLOAD, _OPTIONS, _RUN_ID = 15, 18, 19  # their places in a row of the answer
+_PAYLOAD, _OPTIONS = 15, 18  # their places in a row of the answer
 
 
 def are_plain(ends: Iterable[End]) -> bool:
@@ -48,20 +48,17 @@ def plain_unit(worker: int, ends: Sequence[End], claim: Claim, flight: Flight) -
     }
     if not ends:
         return "plain_claim" if claim.moves_v else "plain_claim_still", asked
-    asked["ids"] = f"{{{','.join([str(end.id) for end in ends])}}}"
-    asked["epochs"] = f"{{{','.join([str(end.epoch) for end in ends])}}}"
-    asked["keeps"] = f"{{{','.join([str(end.keep_us) for end in ends])}}}"
-    asked["results"] = f"{{{','.join([_element(end.result) for end in ends])}}}"
+    asked["ids"] = _array([end.id for end in ends])
+    asked["epochs"] = _array([end.epoch for end in ends])
+    asked["keeps"] = _array([end.keep_us for end in ends])
+    asked["results"] = _array([end.result for end in ends])
     return "plain_advance" if claim.moves_v else "plain_advance_still", asked
 
 
-def _element(text: str | None) -> str:
-    """A text as it stands in the literal of an array."""
-    if text is None:
-        return "NULL"
-    if "\\" in text or '"' in text:
-        text = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+def _array(values: Sequence[int | str | None]) -> str:
+    """The literal of an array. Its numbers and nulls are written as in JSON, and so are texts without control characters. Results
+    are such texts: JSON themselves, they have escaped theirs."""
+    return f"{{{as_json(values)[1:-1]}}}"
 
 
 def plain_answer(rows: Iterable[Row], ends: Sequence[End], claim: Claim) -> Advanced:
@@ -73,8 +70,7 @@ def plain_answer(rows: Iterable[Row], ends: Sequence[End], claim: Claim) -> Adva
     is_rich = False
     for row in rows:
         if row[0] == "claimed":
-            fields: Row = (*row[1:], None, row[_RUN_ID] is None)
-            claimed.append(Claimed(*fields))
+            claimed.append(Claimed(*row[1:]))
         elif row[0] == "round":
             rounds[row[3], row[6]] = row[7]
         elif row[0] == "rich":

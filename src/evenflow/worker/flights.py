@@ -4,8 +4,11 @@ A claim notes all that it takes in one row, under a number that the worker gives
 store has said so, the worker says with its next round that the flight has landed, and the row goes.
 """
 
+import collections
 import itertools
 from collections.abc import Collection, Iterable
+
+NOWHERE = 0  # no flight has this number
 
 
 class Flights:
@@ -23,26 +26,23 @@ class Flights:
 
     def note(self, number: int, jobs: Iterable[int]) -> None:
         """A claim of this number has taken these jobs."""
-        count = 0
-        for job in jobs:
-            if job in self._of:  # it was taken from us, and came back
-                self.forget((job,))
-            self._of[job] = number
-            count += 1
-        if count:
-            self._left[number] = count
+        taken = dict.fromkeys(jobs, number)
+        if not taken:
+            return
+        if not self._of.keys().isdisjoint(taken):
+            self.forget(taken)  # some were taken from us, and came back
+        self._of |= taken
+        self._left[number] = len(taken)
 
     def forget(self, jobs: Iterable[int]) -> None:
         """These jobs are no longer in flight here, by what the store has said."""
-        take, left = self._of.pop, self._left
-        for job in jobs:
-            number = take(job, None)
-            if number is None:
+        take = self._of.pop
+        for number, count in collections.Counter([take(job, NOWHERE) for job in jobs]).items():
+            if number == NOWHERE:
                 continue
-            if left[number] > 1:
-                left[number] -= 1
-            else:
-                del left[number]
+            self._left[number] -= count
+            if not self._left[number]:
+                del self._left[number]
                 self._landed.append(number)
 
     def keep(self, known: Collection[int]) -> None:

@@ -88,7 +88,7 @@ class Pump:
         self._outage = Outage(settings.resilience)
         self._stopping = Stopping(options.shutdown_timeout_s)
         self._unwritten: list[End] = []
-        self._has_promoted = self._did_work = False
+        self._has_promoted = self._did_work = self._keeps_flights = False
         self._names_at = self._tend_at = self._filled_at = self._listen_at = 0.0
         self.needs_replacing = False
         self.progressed_at: float | None = None
@@ -144,6 +144,9 @@ class Pump:
         now = time.monotonic()
         if now >= self._lease.beat_at or self._prefetched.refused:
             self._beat(now)
+        if self._keeps_flights and not self._rounds:
+            self._keeps_flights = False
+            self._rounds.keep({job for job, _ in self._known()})
         if self._lease.looks_for_unknown(now):
             self._hear_all()
             self._return_unknown_claims(now)
@@ -197,12 +200,14 @@ class Pump:
         ends, claim, asked_at, now = asked.ends, asked.claim, asked.asked_at, time.monotonic()
         self._did_work = bool(ends or answer.claimed)
         self._outage.succeeded(now, did_work=self._did_work)
-        if any(end.state in BACK for end in ends):
+        if not asked.is_plain and any(end.state in BACK for end in ends):
             self._waker.wake_dispatchers()  # somebody else may run them, or has to make them ready in time
         if self._serving.capped and len(ends) > len(answer.claimed):
             # We leave room under a cap that others may be waiting for.
             self._waker.wake(*self._serving.capped)
-        rouses = any(end.waits_for_event for end in ends)  # their event may have come meanwhile
+        rouses = not asked.is_plain and any(
+            end.waits_for_event for end in ends
+        )  # their event may have come meanwhile
         if claim is not NOTHING:
             self._claims.note(claim, answer, asked_at, now)
         if answer.settled is not None:
@@ -362,6 +367,8 @@ class Pump:
 
     def _may_ask_ahead(self) -> bool:
         """Whether enough has ended for another round, while one is under way."""
+        if self._keeps_flights:  # with each heartbeat there is a moment without a round under way
+            return False
         enough = self._rounds.enough(len(self._slots.running))
         return self._rounds.has_room and len(self._slots.ended) >= enough
 
@@ -404,9 +411,7 @@ class Pump:
         for (job, epoch), why in answer.cancelled.items():
             self._slots.cancel(job, epoch, why)
         self._unwritten += self._prefetched.settle_refused(answer.cancelled)
-        if self._rounds.has_flights:
-            self._hear_all()
-            self._rounds.keep({job for job, _ in self._known()})
+        self._keeps_flights = self._rounds.has_flights
 
     def _about(self, now: float) -> dict[str, object]:
         """What others are told about this worker with each heartbeat."""
