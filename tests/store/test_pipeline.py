@@ -3,6 +3,7 @@
 import select
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -35,11 +36,24 @@ def pipeline(postgres_store: PostgresEngine) -> Iterator[Pipeline]:
 def ask(pipeline: Pipeline, *ends: End, claim: Claim = TWO) -> None:
     unit = lone_unit(ALICE, ends, claim, a_flight())
     assert unit is not None
-    pipeline.ask(*unit, deadline_s=30.0)
+    pipeline.ask([unit], deadline_s=30.0)
+
+
+def end_unit(job: Claimed) -> tuple[str, dict[str, Any]]:
+    return found_unit(lone_unit(ALICE, [end_of(job)], Claim(moves_v=False), a_flight()))
+
+
+def claim_unit() -> tuple[str, dict[str, Any]]:
+    return found_unit(lone_unit(ALICE, [], TWO, a_flight()))
+
+
+def found_unit(unit: tuple[str, dict[str, Any]] | None) -> tuple[str, dict[str, Any]]:
+    assert unit is not None
+    return unit
 
 
 def heard(pipeline: Pipeline, claim: Claim = TWO) -> Advanced:
-    return answered(pipeline.answer(deadline_s=30.0), claim)
+    return answered(pipeline.answer(deadline_s=30.0)[-1], claim)
 
 
 def test_answers_come_in_the_order_of_the_questions(scene: Scene, pipeline: Pipeline) -> None:
@@ -84,11 +98,56 @@ def test_a_unit_that_is_refused_leaves_those_after_it_alone(scene: Scene, pipeli
     scene.enqueue(new_job())
     unit = lone_unit(ALICE, [], TWO, a_flight())
     assert unit is not None
-    pipeline.ask(unit[0], {**unit[1], "wants": "no list"}, deadline_s=30.0)
+    pipeline.ask([(unit[0], {**unit[1], "wants": "no list"})], deadline_s=30.0)
     ask(pipeline)
     with pytest.raises(StoreRefused, match="json"):
         heard(pipeline)
     assert len(heard(pipeline).claimed) == 1
+
+
+def test_units_of_one_question_are_one_transaction_and_see_what_those_before_them_wrote(
+    scene: Scene, pipeline: Pipeline
+) -> None:
+    job = scene.running()
+    pipeline.ask([end_unit(job), claim_unit()], deadline_s=30.0)
+    ended, claimed = pipeline.answer(deadline_s=30.0)
+    assert (answered(ended, TWO).lost, answered(claimed, TWO).claimed) == ([], [])
+    scene.enqueue(new_job())
+    pipeline.ask([claim_unit(), claim_unit()], deadline_s=30.0)
+    assert [len(answered(rows, TWO).claimed) for rows in pipeline.answer(deadline_s=30.0)] == [1, 0]
+
+
+def test_of_units_of_which_one_is_refused_nothing_is_written(scene: Scene, pipeline: Pipeline) -> None:
+    """Also where the refused one comes first, and those behind it were to be prepared."""
+    job = scene.running()
+    name, asked = claim_unit()
+    bad = (name, {**asked, "wants": "no list"})
+    for units in ([bad, end_unit(job)], [end_unit(job), bad]):
+        pipeline.ask(units, deadline_s=30.0)
+        ask(pipeline)
+        with pytest.raises(StoreRefused, match="json"):
+            pipeline.answer(deadline_s=30.0)
+        assert heard(pipeline).claimed == []
+        assert scene.states() == {job.id: "running"}
+    pipeline.ask([end_unit(job), claim_unit()], deadline_s=30.0)
+    assert answered(pipeline.answer(deadline_s=30.0)[0], TWO).lost == []
+
+
+def test_units_that_lose_a_deadlock_are_all_run_again(
+    postgres_store: PostgresEngine, scene: Scene, pipeline: Pipeline
+) -> None:
+    first, second = scene.running(), scene.running()
+    with postgres_store.connect() as other:
+        other.execute("set deadlock_timeout = '20s'")
+        with other.transaction():
+            other.execute("select from evenflow.job where id = %s for update", (second.id,))
+            pipeline.ask([end_unit(first), end_unit(second)], deadline_s=30.0)
+            ask(pipeline)
+            wait_until(lambda: not _is_free(postgres_store, first), "the round to hold the first job")
+            other.execute("select from evenflow.job where id = %s for update", (first.id,))
+    assert [answered(rows, TWO).lost for rows in pipeline.answer(deadline_s=30.0)] == [[], []]
+    assert heard(pipeline).claimed == []
+    assert sorted(scene.states().values()) == ["succeeded", "succeeded"]
 
 
 def test_the_clock_of_the_engine_counts(

@@ -3,7 +3,7 @@
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -216,35 +216,46 @@ def test_a_pump_that_waits_for_an_answer_hears_of_arrivals(
         assert job.result(timeout=30) == 7
 
 
-@pytest.mark.parametrize("fate", ["not sent", "answer lost"])
-def test_rounds_that_fail_are_written_again_and_no_body_runs_twice(
-    busy_app: Evenflow, postgres_url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, fate: str
-) -> None:
-    """What a lost round has claimed was never started, so it goes back; what it should have written is written again."""
-    chance, faults = random.Random(5), 0
-    ask, answer = Pipeline.ask, Pipeline.answer
+class Trouble:
+    """Rounds that are not sent, or whose answers are lost: two of them, chosen by chance."""
 
-    def fails() -> bool:
-        nonlocal faults
-        is_due = faults < 2 and chance.random() < 0.5
-        faults += is_due
-        return is_due
+    def __init__(self, fate: str) -> None:
+        self._fate = fate
+        self._chance = random.Random(5)
+        self._ask, self._answer = Pipeline.ask, Pipeline.answer
+        self.faults = 0
 
-    def ask_or_fail(pipeline: Pipeline, name: str, parameters: Parameters, *, deadline_s: float) -> None:
-        if fate == "not sent" and fails():
+    def ask(self, pipeline: Pipeline, units: Sequence[tuple[str, Parameters]], *, deadline_s: float) -> None:
+        if self._fate == "not sent" and self._fails():
             raise StoreUnavailable("trouble: it was not sent")
-        ask(pipeline, name, parameters, deadline_s=deadline_s)
+        self._ask(pipeline, units, deadline_s=deadline_s)
 
-    def answer_or_fail(pipeline: Pipeline, *, deadline_s: float) -> list[Row]:
-        rows = answer(pipeline, deadline_s=deadline_s)
-        if fate == "answer lost" and fails():
+    def answer(self, pipeline: Pipeline, *, deadline_s: float) -> list[list[Row]]:
+        rows = self._answer(pipeline, deadline_s=deadline_s)
+        if self._fate == "answer lost" and self._fails():
             raise StoreUnavailable("trouble: the answer was lost")
         return rows
 
-    monkeypatch.setattr(Pipeline, "ask", ask_or_fail)
-    monkeypatch.setattr(Pipeline, "answer", answer_or_fail)
+    def _fails(self) -> bool:
+        is_due = self.faults < 2 and self._chance.random() < 0.5
+        self.faults += is_due
+        return is_due
+
+
+@pytest.fixture(params=["not sent", "answer lost"])
+def trouble(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Trouble:
+    found = Trouble(request.param)
+    monkeypatch.setattr(Pipeline, "ask", lambda *given, **named: found.ask(*given, **named))
+    monkeypatch.setattr(Pipeline, "answer", lambda *given, **named: found.answer(*given, **named))
+    return found
+
+
+def test_rounds_that_fail_are_written_again_and_no_body_runs_twice(
+    busy_app: Evenflow, postgres_url: str, ledger: Ledger, trouble: Trouble
+) -> None:
+    """What a lost round has claimed was never started, so it goes back; what it should have written is written again."""
     busy_app.run_worker(until_empty=True, concurrency=SLOTS)
-    assert faults
+    assert trouble.faults
     assert_each_ran_once(ledger, postgres_url)
     assert set(Books(postgres_url).column("attempt")) == {1}, "what went back unstarted has used no attempt"
 
@@ -252,36 +263,124 @@ def test_rounds_that_fail_are_written_again_and_no_body_runs_twice(
 def test_sessions_that_are_ended_at_random_cost_no_job(
     busy_app: Evenflow, postgres_url: str, ledger: Ledger, depths: Counter[int]
 ) -> None:
-    chance, faults = random.Random(3), 0
-    has_begun, ended = threading.Event(), threading.Event()
+    with Storm(postgres_url) as storm:
+        busy_app.run_worker(until_empty=True, concurrency=SLOTS)
+    assert storm.faults and +depths
+    assert_each_ran_once(ledger, postgres_url)
 
-    def storm() -> None:
-        nonlocal faults
-        with psycopg.connect(postgres_url, autocommit=True, application_name="storm") as session:
-            has_begun.set()
-            while faults < 30 and not ended.wait(0.03):
+
+class TestStepsOfWorkflows:
+    """Rounds that end them go ahead too, whatever waits for the steps."""
+
+    RUNS = 200
+    SHAPE = (
+        ("a",),
+        ("b", "a"),
+        ("c", "b"),
+        ("d", "c"),
+        ("e", "c"),
+        ("f", "c"),
+        ("g", "d", "e", "f"),
+        ("h", "g"),
+    )
+
+    @pytest.fixture
+    def flow_app(self, make_app: MakeApp, postgres_url: str, ledger: Ledger) -> Evenflow:
+        """An app with runs that have chains and joins."""
+        app = make_app(postgres_url, resilience=QUICK)
+        note: Any = app.task(name="note")(ledger.note)
+        for number in range(self.RUNS):
+            made = app.workflow("shape")
+            for place, (name, *above) in enumerate(self.SHAPE):
+                made.step(note, number * len(self.SHAPE) + place, name=name, after=above)
+            made.start()
+        return app
+
+    def assert_each_ran_once(self, ledger: Ledger, url: str) -> None:
+        assert ledger.runs == Counter(range(self.RUNS * len(self.SHAPE)))
+        books = Books(url)
+        assert books.states() == {"succeeded": self.RUNS * len(self.SHAPE)}
+        assert books.rows("select state, count(*) from {run} group by state") == [("succeeded", self.RUNS)]
+        assert books.rows("select state, count(*) from {step} group by state") == [
+            ("succeeded", self.RUNS * len(self.SHAPE))
+        ]
+        assert books.rows("select * from {step_end}") == []
+
+    def test_go_ahead(
+        self, flow_app: Evenflow, postgres_url: str, ledger: Ledger, depths: Counter[int]
+    ) -> None:
+        flow_app.run_worker(until_empty=True, concurrency=SLOTS)
+        assert +depths and max(depths) <= AHEAD
+        self.assert_each_ran_once(ledger, postgres_url)
+
+    def test_that_are_not_sent_or_not_answered_are_written_once(
+        self, flow_app: Evenflow, postgres_url: str, ledger: Ledger, trouble: Trouble
+    ) -> None:
+        flow_app.run_worker(until_empty=True, concurrency=SLOTS)
+        assert trouble.faults
+        self.assert_each_ran_once(ledger, postgres_url)
+
+    def test_are_neither_lost_nor_run_again_when_sessions_are_ended_at_random(
+        self, flow_app: Evenflow, postgres_url: str, ledger: Ledger, depths: Counter[int]
+    ) -> None:
+        with Storm(postgres_url) as storm:
+            flow_app.run_worker(until_empty=True, concurrency=SLOTS)
+        assert storm.faults and +depths
+        self.assert_each_ran_once(ledger, postgres_url)
+
+    @pytest.mark.usefixtures("always_ahead")
+    @pytest.mark.parametrize("act", ["pause", "cancel"])
+    def test_that_end_in_a_run_which_is_stopped_meanwhile_let_nothing_more_run(
+        self, make_app: MakeApp, postgres_url: str, ledger: Ledger, depths: Counter[int], act: str
+    ) -> None:
+        app = make_app(postgres_url)
+        opened = threading.Event()
+        hold: Any = app.task(name="hold")(lambda: opened.wait(30))
+        note: Any = app.task(name="note")(ledger.note)
+        made = app.workflow("stopped")
+        first = made.step(hold)
+        second = made.step(note, 1, after=[first])
+        made.step(note, 2, after=[first, second])
+        run = made.start()
+        with serving(app, concurrency=SLOTS):
+            wait_until(lambda: Books(postgres_url).states()["running"] == 1, "the first to run")
+            getattr(run, act)("enough")
+            opened.set()
+            wait_until(lambda: Books(postgres_url).states()["succeeded"] == 1, "it to end")
+            if act == "pause":
+                assert not ledger.runs
+                run.resume()
+                wait_until(lambda: run.refresh().state == "succeeded", "the rest to run")
+        assert +depths
+        assert ledger.runs == (Counter([1, 2]) if act == "pause" else Counter())
+        assert run.refresh().state == ("succeeded" if act == "pause" else "cancelled")
+
+
+class Storm:
+    """Sessions are ended at random while a block lasts."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._has_begun, self._is_over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._blow)
+        self.faults = 0
+
+    def __enter__(self) -> "Storm":
+        self._thread.start()
+        assert self._has_begun.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join(30)
+
+    def _blow(self) -> None:
+        chance = random.Random(3)
+        with psycopg.connect(self._url, autocommit=True, application_name="storm") as session:
+            self._has_begun.set()
+            while self.faults < 30 and not self._is_over.wait(0.03):
                 for (pid,) in session.execute(PULSES).fetchall():
                     if chance.random() < 0.2:
                         verb = chance.choice(["pg_terminate_backend", "pg_cancel_backend"])
                         session.execute(f"select {verb}(%s)".encode(), (pid,))
-                        faults += 1
-
-    with _beside(storm):
-        assert has_begun.wait(30)
-        busy_app.run_worker(until_empty=True, concurrency=SLOTS)
-        ended.set()
-    assert faults and +depths
-    assert_each_ran_once(ledger, postgres_url)
-
-
-class _beside:
-    """Something on a thread of its own while a block lasts."""
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=act)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join(30)
+                        self.faults += 1

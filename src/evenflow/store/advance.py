@@ -14,6 +14,7 @@ from evenflow.store.engine import Engine, Last, Row, Steps, as_json
 from evenflow.store.gates import Turned, turned, verdict_unit
 from evenflow.store.limits import BATCH, Promoted, promoted, promotion
 from evenflow.store.open import AnyEngine
+from evenflow.store.step_ends import StepsEnded
 from evenflow.store.workflows import Settled, after_settling, end_steps
 
 
@@ -64,7 +65,8 @@ class Advanced(msgspec.Struct, frozen=True):
     """The answer: jobs to run in their order, ends that were refused, ends that somebody waits for, V of the bands that
     it claimed from if it moves V (whatever enters them from now on comes behind that turn), keys that have room, whether
     jobs of shut tasks are in the way, the breakers that the ends have opened or closed, what came of ended steps of
-    workflows, the runs that are still to be told of such ends, and what came of the keys that were to be passed on.
+    workflows, the runs that are still to be told of such ends, how many steps have been released and not yet admitted, and
+    what came of the keys that were to be passed on.
 
     `is_rich` says that a plain round (plain.py) has claimed nothing, since there is more to be said of what comes first."""
 
@@ -77,6 +79,7 @@ class Advanced(msgspec.Struct, frozen=True):
     turned: Sequence[Turned] = ()
     settled: Settled | None = None
     runs: frozenset[int] = frozenset()
+    arriving: int = 0
     promoted: Promoted | None = None
     is_rich: bool = False
 
@@ -157,6 +160,19 @@ def lone_unit(
 def answered(rows: Iterable[Row], claim: Claim) -> Advanced:
     """What the rows of a round with a `lone_unit` say."""
     return _answer(rows, claim, [], None)
+
+
+def with_steps(answer: Advanced, ended: StepsEnded) -> Advanced:
+    """The answer of a round with what came of the steps that ended in it."""
+    return msgspec.structs.replace(
+        answer,
+        lost=answer.lost + ended.lost,
+        awaited=answer.awaited + ended.awaited,
+        freed=answer.freed | ended.freed,
+        settled=ended.settled,
+        runs=ended.runs,
+        arriving=ended.settled.arriving,
+    )
 
 
 def _in_turn(

@@ -1,7 +1,7 @@
 """A pipeline: units that are sent to PostgreSQL before the answers to former ones have come.
 
-While its owner works on one answer, the server works on the next question. Each unit is a transaction of its own, and
-answers come in the order of the questions. For one thread, on a connection that nobody else uses.
+While its owner works on one answer, the server works on the next question. Each question is a transaction of its own, of one
+unit or several, and answers come in the order of the questions. For one thread, on a connection that nobody else uses.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import importlib
 import select
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import StoreUnavailable
@@ -32,7 +32,7 @@ class Pipeline:
         self._driver: Any = importlib.import_module("psycopg")  # there, since the engine is
         self._connection: psycopg.Connection[Row] | None = None
         self._prepared: dict[Statement, bytes] = {}
-        self._asked: deque[tuple[str, Parameters]] = deque()
+        self._asked: deque[Sequence[tuple[str, Parameters]]] = deque()
         self._used_at = 0.0
 
     @property
@@ -51,31 +51,40 @@ class Pipeline:
         assert self._connection is not None
         return self._connection.fileno()
 
-    def ask(self, name: str, parameters: Parameters, *, deadline_s: float) -> None:
-        """Send a unit of a single statement. Its rows are the next `answer` after those of the units before it."""
-        statement, values = self._engine.lone_statement(name, parameters)
+    def ask(self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float) -> None:
+        """Send units of a single statement each, as one transaction: all are written or none, and each sees what the ones
+        before it have written. Their rows are the next `answer` after those of the questions before it."""
+        found = [self._engine.lone_statement(name, parameters) for name, parameters in units]
         with self._closing_after_errors():
             connection = self._usable()
-            self._send(connection.pgconn, statement, [_text(values[each]) for each in statement.parameters])
-            self._asked.append((name, parameters))
+            # All are prepared before one is run: what comes behind an error is left out.
+            names = [self._prepare(connection.pgconn, statement) for statement, _ in found]
+            for name, (statement, values) in zip(names, found, strict=True):
+                connection.pgconn.send_query_prepared(
+                    name, [_text(values[each]) for each in statement.parameters]
+                )
+            connection.pgconn.pipeline_sync()  # what stands before it is a transaction
+            self._asked.append(units)
             _flush(connection, time.monotonic() + deadline_s)
 
-    def answer(self, *, deadline_s: float) -> list[Row]:
-        """The rows of the oldest unit that has no answer yet; waits for them.
+    def answer(self, *, deadline_s: float) -> list[list[Row]]:
+        """The rows of each unit of the oldest question that has no answer yet; waits for them.
 
-        Errors are those of `Engine.run`. One that was rolled back in favour of another transaction is run again.
+        Errors are those of `Engine.run_all`. What was rolled back in favour of another transaction is run again.
         """
         assert self._connection is not None and self._asked
         connection, ends_at = self._connection, time.monotonic() + deadline_s
         with self._closing_after_errors():
             results = self._results(connection, ends_at)
-            name, parameters = self._asked.popleft()
+            units = self._asked.popleft()
         self._used_at = time.monotonic()
         try:
             with translated():
                 return self._rows(connection, results)
         except Conflict:
-            return self._engine.run(name, parameters, deadline_s=deadline_s)
+            if len(units) > 1:
+                return self._engine.run_all(units, deadline_s=deadline_s)
+            return [self._engine.run(*units[0], deadline_s=deadline_s)]
 
     def close_when_idle(self) -> None:
         """Let go of a connection that was not used for a while."""
@@ -106,16 +115,16 @@ class Pipeline:
             self._connection.pgconn.enter_pipeline_mode()
         return self._connection
 
-    def _send(self, connection: "PGconn", statement: Statement, values: list[bytes | None]) -> None:
+    def _prepare(self, connection: "PGconn", statement: Statement) -> bytes:
+        """The name under which the session knows a statement, from now on if it did not."""
         name = self._prepared.get(statement)
         if name is None:
             name = self._prepared[statement] = f"evenflow_{len(self._prepared)}".encode()
             connection.send_prepare(name, statement.dollar_bytes)
-        connection.send_query_prepared(name, values)
-        connection.pipeline_sync()
+        return name
 
     def _results(self, connection: "psycopg.Connection[Row]", ends_at: float) -> "list[PGresult]":
-        """What came for one unit: the answer to its preparation, if there was one, and its own."""
+        """What came for one question: the answers to preparations, if there were any, then those of its units."""
         results: list[PGresult] = []
         while True:
             while connection.pgconn.is_busy():
@@ -130,14 +139,17 @@ class Pipeline:
                 return results
             results.append(result)
 
-    def _rows(self, connection: "psycopg.Connection[Row]", results: "list[PGresult]") -> list[Row]:
+    def _rows(self, connection: "psycopg.Connection[Row]", results: "list[PGresult]") -> list[list[Row]]:
         for result in results:
             if result.status == self._driver.pq.ExecStatus.FATAL_ERROR:
-                raise self._driver.errors.error_from_result(result)
+                raise self._driver.errors.error_from_result(result)  # those after it were left out
         loader = self._driver.adapt.Transformer(connection)
-        loader.set_pgresult(results[-1])
-        rows: list[Row] = loader.load_rows(0, results[-1].ntuples, tuple)
-        return rows
+        tables: list[list[Row]] = []
+        for result in results:
+            if result.status == self._driver.pq.ExecStatus.TUPLES_OK:
+                loader.set_pgresult(result)
+                tables.append(loader.load_rows(0, result.ntuples, tuple))
+        return tables
 
     @contextlib.contextmanager
     def _closing_after_errors(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import msgspec
 
 from evenflow.job import Claimed, End
 from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, a_flight, in_order
+from evenflow.store.arrays import as_array
 from evenflow.store.engine import Engine, Row, as_json
 
 _ids = msgspec.json.Decoder(list[int]).decode
@@ -48,17 +49,11 @@ def plain_unit(worker: int, ends: Sequence[End], claim: Claim, flight: Flight) -
     }
     if not ends:
         return "plain_claim" if claim.moves_v else "plain_claim_still", asked
-    asked["ids"] = _array([end.id for end in ends])
-    asked["epochs"] = _array([end.epoch for end in ends])
-    asked["keeps"] = _array([end.keep_us for end in ends])
-    asked["results"] = _array([end.result for end in ends])
+    asked["ids"] = as_array([end.id for end in ends])
+    asked["epochs"] = as_array([end.epoch for end in ends])
+    asked["keeps"] = as_array([end.keep_us for end in ends])
+    asked["results"] = as_array([end.result for end in ends])
     return "plain_advance" if claim.moves_v else "plain_advance_still", asked
-
-
-def _array(values: Sequence[int | str | None]) -> str:
-    """The literal of an array. Its numbers and nulls are written as in JSON, and so are texts without control characters. Results
-    are such texts: JSON themselves, they have escaped theirs."""
-    return f"{{{as_json(values)[1:-1]}}}"
 
 
 def plain_answer(rows: Iterable[Row], ends: Sequence[End], claim: Claim) -> Advanced:

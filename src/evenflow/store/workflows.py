@@ -276,13 +276,24 @@ def _tell_children(
 
 
 def settle(
-    engine: AnyEngine | Relay, runs: Iterable[int], retention: Retention, *, now: int | None = None
+    engine: AnyEngine | Relay,
+    runs: Iterable[int],
+    retention: Retention,
+    *,
+    arriving: int = 0,
+    now: int | None = None,
 ) -> Settled:
     """Tell the children of steps that have ended, in these runs: they enter the queue, or are skipped, and a run whose
-    steps have all ended ends. May be repeated, by anybody, at any time."""
+    steps have all ended ends. May be repeated, by anybody, at any time. So many steps that arrive already are admitted too."""
     listed = sorted(set(runs))
-    settled = drive_together(engine, lambda: settle_steps(listed, retention, now))
-    return after_settling(engine, settled, retention, now)
+
+    def together() -> Steps[Settled]:
+        settled = (yield from settle_steps(listed, retention, now)) if listed else Settled()
+        settled.arriving = arriving  # its own are in already
+        yield from admit_released(settled, now)
+        return settled
+
+    return after_settling(engine, drive_together(engine, together), retention, now)
 
 
 def after_settling(engine: Engine, settled: Settled, retention: Retention, now: int | None) -> Settled:

@@ -239,9 +239,10 @@ class Pump:
             self._announce_ends()
         if answer.lost:
             self._lease.say_lost(answer.lost)
-        if answer.runs:
+        if answer.runs or answer.arriving:
             # They could not be told with the ends of their steps. A sweep finds what we miss.
-            self._go_on_after(workflows.settle(self._store, answer.runs, self._settings.retention))
+            retention = self._settings.retention
+            self._go_on_after(workflows.settle(self._store, answer.runs, retention, arriving=answer.arriving))
         if answer.promoted is not None:
             self._passing.carried(answer.promoted, {want.queue for want in claim.wants} if claim else ())
         if answer.freed:

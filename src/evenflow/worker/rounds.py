@@ -1,8 +1,8 @@
 """Rounds: what a pump asks of the store, and what it hears. Where there is much to do on PostgreSQL, it asks ahead.
 
 A round that is sent while the server is still at the one before is begun without a pause: the server does not wait for the
-worker to hear an answer and to start its jobs. Two rounds under way are enough for that, and only plain ones: whatever
-takes more than one statement, or has little to say, waits until everything before it was heard.
+worker to hear an answer and to start its jobs. Two rounds under way are enough for that, and only those that go out as a whole:
+whatever needs an answer on its way, or has little to say, waits until everything before it was heard.
 
 On PostgreSQL a round is asked in the plain form that most rounds can have, as long as the store does not say that there is more to it.
 """
@@ -11,15 +11,17 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from evenflow.job import End
 from evenflow.settings import Retention
-from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, advance, answered, lone_unit
+from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, advance, answered, lone_unit, with_steps
 from evenflow.store.engine import Row
 from evenflow.store.pipeline import Pipeline
 from evenflow.store.plain import advance_plainly, are_plain, is_plain, plain_answer, plain_unit
+from evenflow.store.step_ends import can_be_sent, step_units, steps_ended
 from evenflow.worker.flights import Flights
 from evenflow.worker.patience import Impatient
 
@@ -28,6 +30,8 @@ AHEAD = 2
 LEAST_ENDS = 32
 # Where a plain round has found that there is more to it, claims are made in full for so long.
 RICH_S = 1.0
+# Where a step has ended that others do not wait for alone, more such are expected for so long.
+JOINS_S = 1.0
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -38,6 +42,8 @@ class Round(msgspec.Struct, frozen=True):
     asked_at: float
     is_plain: bool
     flight: Flight
+    steps: Sequence[End] = ()
+    others: Sequence[End] = ()
 
 
 class Rounds:
@@ -52,6 +58,7 @@ class Rounds:
         self._pipeline = pipeline
         self._under_way: deque[Round] = deque()
         self._rich_until = 0.0
+        self._joins_until = 0.0
         self._flights = Flights()
 
     def __len__(self) -> int:
@@ -91,12 +98,12 @@ class Rounds:
         if not self._pipeline.is_possible:
             return False
         asked = self._composed(ends, claim)
-        unit = (plain_unit if asked.is_plain else lone_unit)(self._worker, ends, claim, asked.flight)
-        if unit is None:
+        units = self._units(asked, expects_joins=asked.asked_at < self._joins_until)
+        if units is None:
             self._flights.give_back(asked.flight.landed)
             return False
         with self._landing(asked):
-            self._pipeline.ask(*unit, deadline_s=self._store.longest_s)
+            self._pipeline.ask(units, deadline_s=self._store.longest_s)
         self._under_way.append(asked)
         return True
 
@@ -105,9 +112,9 @@ class Rounds:
         assert self._pipeline is not None
         asked = self._under_way[0]
         left_s = asked.asked_at + self._store.longest_s - time.monotonic()
-        rows = self._pipeline.answer(deadline_s=max(0.0, left_s))
+        answers = self._pipeline.answer(deadline_s=max(0.0, left_s))
         self._under_way.popleft()
-        return asked, self._noted(asked, self._read(asked, rows))
+        return asked, self._noted(asked, self._read(asked, answers))
 
     def exchange(
         self, ends: Sequence[End], claim: Claim, keys: Sequence[str] | None
@@ -118,7 +125,10 @@ class Rounds:
             return asked, self._noted(asked, self._asked(asked, keys))
 
     def _asked(self, asked: Round, keys: Sequence[str] | None) -> Advanced:
-        if asked.is_plain:
+        # One by one it is the trip that counts: what a join costs more in it is less than another one.
+        if asked.steps and (units := self._units(asked, expects_joins=True)) is not None:
+            return self._read(asked, self._store.run_all(units))
+        if asked.is_plain and not asked.steps:
             return self._heeded(
                 advance_plainly(self._store, self._worker, asked.ends, asked.claim, flight=asked.flight)
             )
@@ -128,14 +138,38 @@ class Rounds:
 
     def _composed(self, ends: Sequence[End], claim: Claim) -> Round:
         now = time.monotonic()
-        can_be_plain = self.has_flights and is_plain(claim) and are_plain(ends)
+        steps = [end for end in ends if end.run_id is not None]
+        others = [end for end in ends if end.run_id is None] if steps else ends
+        can_be_plain = self.has_flights and is_plain(claim) and are_plain(others)
         plain = can_be_plain and (claim is NOTHING or now >= self._rich_until)
-        return Round(ends, claim, now, plain, Flight(self._flights.next(), self._flights.take_landed()))
+        flight = Flight(self._flights.next(), self._flights.take_landed())
+        return Round(ends, claim, now, plain, flight, steps, others)
 
-    def _read(self, asked: Round, rows: Sequence[Row]) -> Advanced:
-        if not asked.is_plain:
-            return answered(rows, asked.claim)
-        return self._heeded(plain_answer(rows, asked.ends, asked.claim))
+    def _units(self, asked: Round, *, expects_joins: bool) -> list[tuple[str, dict[str, Any]]] | None:
+        """A round that goes out as a whole, ends of steps before everything else; None where it takes more."""
+        if not self.has_flights or not all(map(can_be_sent, asked.steps)):
+            return None
+        last = (plain_unit if asked.is_plain else lone_unit)(
+            self._worker, asked.others, asked.claim, asked.flight
+        )
+        if last is None:
+            return None
+        if not asked.steps:
+            return [last]
+        return [*step_units(self._worker, asked.steps, self._retention, expects_joins=expects_joins), last]
+
+    def _read(self, asked: Round, answers: Sequence[list[Row]]) -> Advanced:
+        *first, rows = answers
+        if asked.is_plain:
+            answer = self._heeded(plain_answer(rows, asked.others, asked.claim))
+        else:
+            answer = answered(rows, asked.claim)
+        if not asked.steps:
+            return answer
+        ended = steps_ended(first, asked.steps)
+        if ended.has_joins:
+            self._joins_until = time.monotonic() + JOINS_S
+        return with_steps(answer, ended)
 
     @contextlib.contextmanager
     def _landing(self, asked: Round) -> Iterator[None]:

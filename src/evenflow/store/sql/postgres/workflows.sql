@@ -148,6 +148,161 @@ from (select distinct child, run_id from edges, held where not is_lone and run_i
 union all
 select distinct 'noted', e.run_id, e.run_id, null from edges e, held where not e.is_lone and e.run_id <> all (held.runs);
 
+-- name: finish_steps
+-- only here: SQLite has no round trip to save
+-- returns: kind, id, run_id, text
+-- end_steps and the ends of the jobs in one statement, for steps that succeeded: what most steps do. Nobody has to hear its answer
+-- before the claim that follows in the same transaction, so both go out together, and rounds of steps go ahead like plain ones.
+-- What a lone child needs is done here, as there; one that is the first of its band arrives, and admission makes the band.
+-- A child that is changed by somebody meanwhile is not found at its address, and is decided like those that wait for more:
+-- decide_held looks anew where the run is held. It is told by a setting of this transaction which parents to begin with, one for
+-- each child.
+-- kinds: lone and noted as in end_steps; awaited, freed (`text` is a key that has room) as in advance; ended (`text` lists what was
+--   written, where some ends were refused); held (there are runs to be decided about).
+with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
+ended as (
+  delete from evenflow.job j using unnest(cast(:ids as bigint[]), cast(:epochs as integer[]), cast(:keeps as bigint[]),
+    cast(:results as text[])) as e (id, epoch, keep_us, result)
+  where j.id = e.id and j.epoch = e.epoch and j.worker = cast(:worker as bigint)
+  returning j.id, j.created_at, j.run_at, j.started_at, j.good_until, j.worker, j.run_id, j.epoch, j.attempt, j.max_attempts, j.crashes,
+    j.priority, j.fails_on_crash, j.queue, j.task, j.group_key, j.unique_key, j.signature, j.headers, j.options, j.errors,
+    j.progress, j.payload, j.limits, j.awaited, e.keep_us, e.result
+),
+archived as (
+  insert into evenflow.history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers,
+    options, errors, progress, payload, limits)
+  select id, (select now from clock) + keep_us, created_at, run_at, started_at, (select now from clock), good_until, worker, run_id,
+    epoch, attempt, max_attempts, crashes, priority, fails_on_crash, 'succeeded', queue, task, group_key, unique_key, signature, headers,
+    options, errors, progress, payload, limits
+  from ended where keep_us > 0
+),
+freed as (
+  delete from evenflow.hold h where h.job_id = any (array(select id from ended where limits is not null))
+  returning h.limiter
+),
+stepped as (
+  update evenflow.step s set state = 'succeeded', result = d.result, ended_at = (select now from clock) from ended d where s.id = d.id
+),
+edges as materialized (
+  select d.id as parent, d.run_id, r.goes_on, e.at, e.child, j.at as job_at, j.queue, j.priority, j.is_plain
+  from ended d
+  left join lateral (
+    select o.state = 'running' and o.on_error = 'fail' as goes_on from evenflow.run o where o.id = d.run_id limit 1) r on true
+  cross join lateral (select x.ctid as at, x.child, x.outcome from evenflow.edge x where x.parent = d.id offset 0) e
+  left join lateral (
+    select x.ctid as at, x.queue, x.priority, x.group_key is null and x.limits is null as is_plain from evenflow.job x
+    where x.id = e.child and e.outcome = -1 and r.goes_on and coalesce(x.state, '') = 'waiting' limit 1) j on true
+),
+home as materialized (
+  select b.queue, b.priority, case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry
+  from clock, (select distinct queue, priority from edges where is_plain) d
+  cross join lateral (select o.queue, o.priority from evenflow.band o where o.queue = d.queue and o.priority = d.priority limit 1) b
+  left join lateral (select o.fair, o.max_ready from evenflow.queue o where o.name = d.queue limit 1) q on true
+  left join lateral (select o.v from evenflow.round o where o.queue = d.queue and o.priority = d.priority limit 1) r on true
+  where q.max_ready is null
+),
+released as (
+  update evenflow.job j set run_at = (select now from clock), state = case when h.entry is null then 'arriving' else 'ready' end,
+    turn = coalesce(h.entry, j.turn)
+  from edges e left join home h on e.is_plain and h.queue = e.queue and h.priority = e.priority
+  where j.ctid = e.job_at and j.id = e.child and j.queue = e.queue and j.priority = e.priority and coalesce(j.state, '') = 'waiting'
+  returning j.id, case when j.state = 'ready' then j.queue end as queue
+),
+others as materialized (select e.* from edges e where e.child not in (select id from released)),
+-- [joins
+passed as (update evenflow.edge e set outcome = 1 from others o where e.ctid = o.at),
+locked as materialized (
+  select r.id, r.state from evenflow.run r where r.id = any (array(select run_id from others where goes_on))
+  order by r.id for no key update skip locked
+),
+held as materialized (
+  select o.run_id, min(o.parent) as parent from others o where (o.run_id in (select id from locked where state = 'running')) is true
+  group by o.run_id, o.child
+),
+-- joins]
+noted as (
+  insert into evenflow.step_end (run_id, step_id)
+  select distinct o.run_id, o.parent from others o
+  -- [joins
+  where o.run_id not in (select run_id from held)
+  -- joins]
+  order by o.run_id, o.parent
+  on conflict (run_id, step_id) do update set step_id = excluded.step_id
+  returning run_id
+)
+select 'lone' as kind, r.id, cast(null as bigint) as run_id, r.queue as text from released r
+union all
+select 'noted', n.run_id, n.run_id, null from noted n
+-- [joins
+union all
+select 'held', 0, 0, set_config('evenflow.held', cast(array_agg(distinct h.parent) as text), true) from held h having count(*) > 0
+-- joins]
+union all
+select 'freed', 0, 0, f.limiter from freed f
+union all
+select 'awaited', d.id, 0, null from ended d where d.awaited
+union all
+select 'ended', count(*), 0, cast(array_to_json(array_agg(d.id)) as text) from ended d having count(*) < cardinality(cast(:ids as bigint[]));
+
+-- name: finish_lone_steps
+-- leaves out: joins of finish_steps
+-- Where of late every child waited for one parent alone: ends with other children are noted. A round of steps without decide_held
+-- takes a tenth less.
+
+-- name: decide_held
+-- only here: SQLite has no round trip to save
+-- returns: kind, id, run_id, text
+-- Behind finish_steps, in its transaction: what came of the runs that it holds, by a look that is younger than their locks. A run
+-- that has ended well ends here, and steps whose parents have all ended as they should are left to release_steps, by another setting.
+-- Whatever else can be decided now is noted, and told by `settle` after the commit; a step that waits for more, which is what most
+-- parents of a wide join leave behind, costs one look.
+-- kinds: over (a run that has ended), noted, joined (there are steps to be released).
+with parents as materialized (
+  select cast(p as bigint) as id from unnest(cast(nullif(current_setting('evenflow.held', true), '') as bigint[])) p
+),
+due as materialized (
+  select distinct e.child, s.run_id, p.id as parent, e.child = s.run_id or c.state is not null as is_last,
+    coalesce(c.state is null and c.needs is null and c.kind not in ('sub', 'map') and (
+      c.allow_failed or not exists (select from evenflow.edge x where x.child = e.child and x.outcome = 2)), false) as goes_on
+  from parents p
+  cross join lateral (select o.run_id from evenflow.step o where o.id = p.id limit 1) s
+  cross join lateral (select x.child from evenflow.edge x where x.parent = p.id and x.outcome > 0 offset 0) e
+  left join lateral (select o.needs, o.allow_failed, o.kind, o.state from evenflow.step o where o.id = e.child limit 1) c on true
+  where (select x.parent from evenflow.edge x where x.child = e.child and x.outcome <= 0 order by x.outcome desc, x.parent desc limit 1) is null
+    or case when c.needs is not null then c.state is not null
+      or exists (select from evenflow.edge x where x.child = e.child and x.outcome = 2)
+      or (select count(*) from evenflow.edge x where x.child = e.child and x.outcome > 0) >= c.needs end
+),
+last as materialized (
+  select r.at, r.id, r.has_cases or exists (
+    select from evenflow.step o where o.run_id = r.id and o.container is null and o.state not in ('succeeded', 'skipped')) as is_doubtful
+  from (select distinct run_id from due where is_last) d
+  cross join lateral (
+    select o.ctid as at, o.id, coalesce(o.policy, '') like '%"cases"%' as has_cases from evenflow.run o where o.id = d.run_id limit 1) r
+  where case when (select x.parent from evenflow.edge x where x.child = d.run_id and x.outcome = 0 order by x.parent desc limit 1) is null
+    then (select o.id from evenflow.step o where o.run_id = d.run_id and o.state is null order by o.id desc limit 1) is null end
+),
+over as (
+  update evenflow.run r set state = 'succeeded', error = null, finished_at = now, expires_at = now + cast(:keep_us as bigint)
+  from last l, (select coalesce(cast(:now as bigint), evenflow.now_us()) as now) clock
+  where r.ctid = l.at and not l.is_doubtful
+  returning r.id
+),
+noted as (
+  insert into evenflow.step_end (run_id, step_id)
+  select run_id, min(parent) from due d
+  where not d.goes_on and (not d.is_last or d.run_id in (select id from last where is_doubtful))
+  group by run_id, child
+  on conflict do nothing
+  returning run_id
+)
+select 'over' as kind, o.id, o.id as run_id, cast(null as text) as text from over o
+union all
+select 'joined', 0, 0, set_config('evenflow.joined', cast(json_agg(distinct d.child) as text), true) from due d where d.goes_on having count(*) > 0
+union all
+select distinct 'noted', n.run_id, n.run_id, null from noted n;
+
 -- name: note_open_steps
 -- returns: step_id
 -- Steps that get a new child while they run: their ends may be told by somebody who does not see it yet. So they are noted
@@ -221,7 +376,7 @@ order by s.id;
 -- returns: id, queue
 -- Steps whose parents are done enter their queues. Those with a group, a key, a delay or a bounded queue arrive, and the admission that all
 -- jobs take does the rest; a plain one is ready here at the turn that admission would give it, for one write less.
--- The queue is returned for those that are ready.
+-- The queue is returned for those that are ready. Without a list they are those that decide_held has found, in this transaction.
 -- Jobs are written by their ids, here and in end_steps: at the address where this statement saw one there is nothing to be
 -- found any more when somebody has changed it meanwhile (has begun to wait for its result, say).
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
@@ -233,7 +388,8 @@ due as materialized (
     select j.queue, j.priority, j.group_key is null and j.limits is null as is_plain from evenflow.job j
     where j.id = s.id and coalesce(j.state, '') = 'waiting' limit 1 for no key update) l
   left join lateral (select o.max_ready from evenflow.queue o where o.name = l.queue limit 1) q on true
-  where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(cast(:ids as jsonb))))
+  where s.id = any (array(select cast(value as bigint) from jsonb_array_elements_text(
+    cast(coalesce(cast(:ids as text), nullif(current_setting('evenflow.joined', true), '')) as jsonb))))
 ),
 home as materialized (
   select d.queue, d.priority, case when q.fair = 'fifo' then now else coalesce(r.v, 0) + 1 end as entry
