@@ -18,8 +18,8 @@ from evenflow.client import results
 from evenflow.client.task import AnyTask
 from evenflow.errors import StoreUnavailable
 from evenflow.store import reads
-from evenflow.store.advance import advance
 from evenflow.store.open import AnyEngine
+from evenflow.store.plain import advance_plainly
 from evenflow.store.signals import watch_signals
 from tests.client.conftest import MakeApp
 from tests.client.serving import serving, worker_process
@@ -113,7 +113,7 @@ def test_a_claim_that_meets_a_waiter_asking_is_made_again(
     stepped_over = threading.Event()
 
     def noted(*arguments: Any, **options: Any) -> Any:
-        answer = advance(*arguments, **options)
+        answer = advance_plainly(*arguments, **options)
         if not answer.claimed:
             stepped_over.set()
         return answer
@@ -130,7 +130,7 @@ def test_a_claim_that_meets_a_waiter_asking_is_made_again(
         assert task.enqueue(1).result(timeout=30) == 1
         app.pause("default")
         job = task.enqueue(2)
-        monkeypatch.setattr("evenflow.worker.rounds.advance", noted)
+        monkeypatch.setattr("evenflow.worker.rounds.advance_plainly", noted)
         monkeypatch.setattr(reads, "await_job", ask_slowly)
         assert job.result(timeout=SOONER_S) == 2
 
