@@ -1,9 +1,19 @@
 """Flights: which claims of a worker have jobs in flight, as far as the worker can tell."""
 
+import threading
+
+import psycopg
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenflow import Context, Resilience
+from evenflow.ids import id_number
 from evenflow.worker.flights import Flights
+from tests.client.serving import serving
+from tests.processes import wait_until
+from tests.worker.conftest import MakeApp
+
+SOON = Resilience(notify_poll_interval_ms=1_000)
 
 
 def test_a_flight_lands_when_its_last_job_is_forgotten() -> None:
@@ -74,3 +84,52 @@ def test_a_flight_has_landed_exactly_if_none_of_its_jobs_is_left(
             del of[job]
         landed |= set(flights.take_landed())
         assert landed == noted - set(of.values())
+
+
+def flights_of(url: str) -> int:
+    with psycopg.connect(url) as session:
+        row = session.execute("select count(*) from evenflow.flight").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_worker_that_has_done_its_work_has_no_flight_left(make_app: MakeApp, postgres_url: str) -> None:
+    """Whichever way its jobs have ended: by rounds, or in the transactions of their bodies; and it found some on the way."""
+    app = make_app(postgres_url, resilience=SOON, heartbeat_ms=500, lease_ms=5_000)
+
+    @app.task
+    def quick(number: int) -> int:
+        return number
+
+    @app.task
+    def with_effects(number: int, ctx: Context) -> int:
+        with ctx.transaction() as connection:
+            connection.execute("select 1")
+        return number
+
+    jobs = [
+        *quick.enqueue_many([(n,) for n in range(300)]),
+        *with_effects.enqueue_many([(n,) for n in range(20)]),
+    ]
+    with serving(app, services=False, concurrency=50):
+        assert [job.result(timeout=60) for job in jobs] == [*range(300), *range(20)]
+        wait_until(lambda: flights_of(postgres_url) == 0, "the last flight to be forgotten", 30)
+
+
+def test_a_job_that_runs_keeps_its_flight_while_others_of_its_claim_end(
+    make_app: MakeApp, postgres_url: str
+) -> None:
+    app, opened = make_app(postgres_url, resilience=SOON, heartbeat_ms=500, lease_ms=5_000), threading.Event()
+    hold = app.task(name="hold")(lambda is_held: opened.wait(60) if is_held else None)
+    jobs = hold.enqueue_many([(True,), *[(False,)] * 9])
+    with serving(app, services=False, concurrency=10):
+        for job in jobs[1:]:
+            job.result(timeout=30)
+        hold.enqueue_many([(False,)] * 20)[-1].result(timeout=30)
+        assert flights_of(postgres_url) >= 1
+        with psycopg.connect(postgres_url) as session:
+            assert session.execute("select id from evenflow.in_flight").fetchall() == [
+                (id_number(jobs[0].id),)
+            ]
+        opened.set()
+        wait_until(lambda: flights_of(postgres_url) == 0, "its flight to be forgotten", 30)
