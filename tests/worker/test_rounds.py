@@ -13,10 +13,10 @@ from evenflow import Breaker, Concurrency, Evenflow, Resilience, State
 from evenflow.errors import StoreUnavailable
 from evenflow.ids import id_number
 from evenflow.job import End
-from evenflow.store.advance import Claim
+from evenflow.store.advance import NOTHING, Claim, Flight
 from evenflow.store.engine import Parameters, Row
 from evenflow.store.pipeline import Pipeline
-from evenflow.worker.rounds import AHEAD, LEAST_ENDS, Rounds
+from evenflow.worker.rounds import AHEAD, LEAST_ENDS, Round, Rounds
 from tests.client.serving import serving
 from tests.processes import wait_until
 from tests.worker.command import Books
@@ -384,3 +384,11 @@ class Storm:
                         verb = chance.choice(["pg_terminate_backend", "pg_cancel_backend"])
                         session.execute(f"select {verb}(%s)".encode(), (pid,))
                         self.faults += 1
+
+
+def test_jobs_may_go_back_by_a_round_with_steps_though_the_rest_of_it_is_plain() -> None:
+    # The end of a step whose run was paused is such a one: it waits.
+    end = End(1, 1, "waiting", refund=1, run_id=7)
+    assert Round([end], NOTHING, 0.0, True, Flight(1), steps=[end]).may_return
+    assert Round([], NOTHING, 0.0, False, Flight(1)).may_return
+    assert not Round([], NOTHING, 0.0, True, Flight(1)).may_return

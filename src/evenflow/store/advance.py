@@ -9,6 +9,7 @@ import msgspec
 
 from evenflow.job import Claimed, End, JudgedEnd
 from evenflow.settings import Retention
+from evenflow.store.arrays import as_array
 from evenflow.store.callers import Relay, drive_together
 from evenflow.store.engine import Engine, Last, Row, Steps, as_json
 from evenflow.store.gates import Turned, turned, verdict_unit
@@ -34,7 +35,7 @@ class Flight(msgspec.Struct, frozen=True):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return {"flight": self.number, "landed": f"{{{','.join(map(str, self.landed))}}}"}
+        return {"flight": self.number, "landed": as_array(self.landed)}
 
 
 class Bound(msgspec.Struct, frozen=True):

@@ -200,14 +200,13 @@ class Pump:
         ends, claim, asked_at, now = asked.ends, asked.claim, asked.asked_at, time.monotonic()
         self._did_work = bool(ends or answer.claimed)
         self._outage.succeeded(now, did_work=self._did_work)
-        if not asked.is_plain and any(end.state in BACK for end in ends):
+        if asked.may_return and any(end.state in BACK for end in ends):
             self._waker.wake_dispatchers()  # somebody else may run them, or has to make them ready in time
         if self._serving.capped and len(ends) > len(answer.claimed):
             # We leave room under a cap that others may be waiting for.
             self._waker.wake(*self._serving.capped)
-        rouses = not asked.is_plain and any(
-            end.waits_for_event for end in ends
-        )  # their event may have come meanwhile
+        # The event that they wait for may have come meanwhile.
+        rouses = asked.may_return and any(end.waits_for_event for end in ends)
         if claim is not NOTHING:
             self._claims.note(claim, answer, asked_at, now)
         if answer.settled is not None:

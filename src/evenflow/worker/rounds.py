@@ -45,6 +45,11 @@ class Round(msgspec.Struct, frozen=True):
     steps: Sequence[End] = ()
     others: Sequence[End] = ()
 
+    @property
+    def may_return(self) -> bool:
+        """Whether jobs may go back by its ends. Plain ones have succeeded; steps are apart from them."""
+        return not self.is_plain or bool(self.steps)
+
 
 class Rounds:
     """Owns the rounds of a worker that are under way, and their ends until the store has answered."""
