@@ -348,10 +348,13 @@ class Pump:
         if not self._slots.ended:
             self._hear(signals.wait(self._time_to_rest()))
         if self._slots.ended and busy > 4 and not self._stopping.is_on:
-            # More ends are about to come: one transaction for many costs little more than for one.
-            self._slots.wake_at = max(1, busy // 2)
-            if len(self._slots.ended) < self._slots.wake_at:
-                self._hear(signals.wait(LINGER_S))
+            self._linger(signals, max(1, busy // 2))
+
+    def _linger(self, signals: Watcher, enough: int) -> None:
+        """More ends are about to come: one transaction for many costs little more than for one."""
+        self._slots.wake_at = enough
+        if len(self._slots.ended) < enough:
+            self._hear(signals.wait(LINGER_S))
 
     def _await_answer(self, signals: Watcher) -> None:
         """Until the oldest round under way is answered, or enough has ended for another one."""
@@ -364,6 +367,9 @@ class Pump:
             self._hear(signals.wait(LISTEN_FOR_S))
         if self._rounds.is_answered or signals.wait_for(self._rounds.descriptor, self._time_to_rest()):
             self._go_on_with(*self._rounds.hear())
+            busy = len(self._slots.running)
+            if self._rounds.is_small(self._free(), busy) and not self._stopping.is_on:
+                self._linger(signals, self._rounds.enough(busy))
 
     def _may_ask_ahead(self) -> bool:
         """Whether enough has ended for another round, while one is under way."""

@@ -28,6 +28,8 @@ from evenflow.worker.patience import Impatient
 AHEAD = 2
 # With fewer ends the server is done before the next round could be sent, and small rounds would only be more rounds.
 LEAST_ENDS = 32
+# So long after a round that was sent ahead a pump is taken to be busy: what follows goes ahead too, however few have ended.
+BUSY_S = 0.05
 # Where a plain round has found that there is more to it, claims are made in full for so long.
 RICH_S = 1.0
 # Where a step has ended that others do not wait for alone, more such are expected for so long.
@@ -64,6 +66,7 @@ class Rounds:
         self._under_way: deque[Round] = deque()
         self._rich_until = 0.0
         self._joins_until = 0.0
+        self._busy_until = 0.0
         self._flights = Flights()
 
     def __len__(self) -> int:
@@ -80,8 +83,17 @@ class Rounds:
         return len(self._under_way) < AHEAD
 
     def enough(self, running: int) -> int:
-        """How many ends make another round worth while, where one is under way and so many bodies run."""
-        return max(LEAST_ENDS, running // 2)
+        """How many ends make another round worth while, where one is under way and so many bodies run: half of what would have
+        ended with them. A round costs the server as much as 25 jobs in it."""
+        return max(LEAST_ENDS, running)
+
+    def is_small(self, free: int, running: int) -> bool:
+        """Whether a round that claims so many would be the smaller part of what this pump is about to say."""
+        return not self._under_way and self._is_busy and free < LEAST_ENDS < running
+
+    @property
+    def _is_busy(self) -> bool:
+        return time.monotonic() < self._busy_until
 
     @property
     def is_answered(self) -> bool:
@@ -98,9 +110,9 @@ class Rounds:
 
     def ask_ahead(self, ends: Sequence[End], claim: Claim) -> bool:
         """Send a round without waiting for its answer, if it is one for that."""
-        if self._pipeline is None or len(ends) < LEAST_ENDS or not self.has_room:
+        if self._pipeline is None or not self.has_room or not self._pipeline.is_possible:
             return False
-        if not self._pipeline.is_possible:
+        if len(ends) < LEAST_ENDS and not (self._is_busy and claim.top >= LEAST_ENDS):
             return False
         asked = self._composed(ends, claim)
         units = self._units(asked, expects_joins=asked.asked_at < self._joins_until)
@@ -110,6 +122,7 @@ class Rounds:
         with self._landing(asked):
             self._pipeline.ask(units, deadline_s=self._store.longest_s)
         self._under_way.append(asked)
+        self._busy_until = asked.asked_at + BUSY_S
         return True
 
     def hear(self) -> tuple[Round, Advanced]:
