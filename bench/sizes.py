@@ -26,6 +26,7 @@ class Sizes:
     pickup_jobs: int
     workflow_steps: int
     fan_in: int
+    workflow_rounds: int
     delay_jobs: int
     burst_jobs: int
     peer_seconds: float
@@ -39,7 +40,7 @@ FULL = Sizes(
     upkeep_rounds=15, snapshot_jobs=200_000,
     drain_jobs=100_000, drain_processes=(1, 2), flow_jobs=40_000, flow_rounds=5, pickup_jobs=200,
     delay_jobs=200, burst_jobs=5_000,
-    workflow_steps=20_000, fan_in=10_000, peer_seconds=4.0, peer_jobs=None,
+    workflow_steps=20_000, fan_in=10_000, workflow_rounds=5, peer_seconds=4.0, peer_jobs=None,
 )  # fmt: skip
 QUICK = Sizes(
     bulk_jobs=10_000, bulk_rounds=3, single_jobs=100, single_rounds=4,
@@ -47,12 +48,12 @@ QUICK = Sizes(
     upkeep_rounds=9, snapshot_jobs=40_000,
     drain_jobs=10_000, drain_processes=(1, 2), flow_jobs=10_000, flow_rounds=3, pickup_jobs=40,
     delay_jobs=100, burst_jobs=5_000,
-    workflow_steps=5_000, fan_in=5_000, peer_seconds=1.0, peer_jobs=5_000,
+    workflow_steps=5_000, fan_in=5_000, workflow_rounds=3, peer_seconds=1.0, peer_jobs=5_000,
 )  # fmt: skip
 SMOKE = Sizes(
     bulk_jobs=200, bulk_rounds=1, single_jobs=5, single_rounds=1,
     claim_rounds=2, few_ready=500, many_ready=2_000, groups=10, blocked=100, finished=100,
     upkeep_rounds=1, snapshot_jobs=1_000,
     drain_jobs=200, drain_processes=(1,), flow_jobs=200, flow_rounds=1, pickup_jobs=3, delay_jobs=3, burst_jobs=20,
-    workflow_steps=50, fan_in=50, peer_seconds=0.2, peer_jobs=100,
+    workflow_steps=50, fan_in=50, workflow_rounds=1, peer_seconds=0.2, peer_jobs=100,
 )  # fmt: skip

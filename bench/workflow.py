@@ -1,6 +1,8 @@
 """Benchmark of workflows: steps per second beside plain jobs, and a wide fan-in whose cost per parent stays the same."""
 
 import contextlib
+import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench import noop
@@ -26,27 +28,41 @@ class Steps:
 
 
 def workflow(stores: Stores, sizes: Sizes) -> Report:
-    """Chains of steps against the same number of plain jobs; then a fan-in of one and of ten times the width."""
+    """Chains of steps, and a fan-in of one and of ten times the width, each beside plain jobs.
+
+    In several turns, of whose ratios the median counts: a machine may be half as fast a minute later.
+    """
+    narrow, wide = f"fan-in of {sizes.fan_in // 10:,}", f"fan-in of {sizes.fan_in:,}"
+    shapes: dict[str, Callable[[str], Steps]] = {
+        f"chains of {CHAIN}": lambda kind: chains(stores, kind, sizes.workflow_steps),
+        narrow: lambda kind: fan_in(stores, kind, sizes.fan_in // 10),
+        wide: lambda kind: fan_in(stores, kind, sizes.fan_in),
+    }
     rows: list[tuple[Cell, ...]] = []
     for kind, engine in ENGINES.items():
-        plain = drained(stores, kind, "coroutine", 1, sizes.workflow_steps)
-        chained = chains(stores, kind, sizes.workflow_steps)
-        ratio = chained.steps_per_s / plain.jobs_per_s
-        rows.append((engine, f"chains of {CHAIN}", ratio, None, chained.cpu_us_per_step, chained.steps_per_s))
-        narrow = fan_in(stores, kind, sizes.fan_in // 10)
-        wide = fan_in(stores, kind, sizes.fan_in)
-        for found, width in ((narrow, sizes.fan_in // 10), (wide, sizes.fan_in)):
-            ratio = found.steps_per_s / plain.jobs_per_s
-            cost = narrow.steps_per_s / found.steps_per_s
-            rows.append(
-                (engine, f"fan-in of {width:,}", ratio, cost, found.cpu_us_per_step, found.steps_per_s)
+        turns = [
+            (
+                drained(stores, kind, "coroutine", 1, sizes.workflow_steps).jobs_per_s,
+                {shape: measured(kind) for shape, measured in shapes.items()},
             )
+            for _ in range(sizes.workflow_rounds)
+        ]
+        for shape in shapes:
+            ratios = sorted(found[shape].steps_per_s / plain for plain, found in turns)
+            growth = [found[narrow].steps_per_s / found[wide].steps_per_s for _, found in turns]
+            rows.append(
+                (engine, shape, statistics.median(ratios), ratios[0], ratios[-1],
+                 statistics.median(growth) if shape == wide else None,
+                 statistics.median(found[shape].cpu_us_per_step for _, found in turns),
+                 statistics.median(found[shape].steps_per_s for _, found in turns))
+            )  # fmt: skip
     columns = {
-        "engine": "", "runs": "", "rate ÷ plain jobs": ".2f", "cost per step ÷ a tenth of the width": ".2f",
-        "worker CPU per step, µs": ".0f", "steps/s": ",.0f",
+        "engine": "", "runs": "", "rate ÷ plain jobs": ".2f", "least": ".2f", "most": ".2f",
+        "cost per step ÷ a tenth of the width": ".2f", "worker CPU per step, µs": ".0f", "steps/s": ",.0f",
     }  # fmt: skip
     notes = [
-        f"{sizes.workflow_steps:,} steps in chains; one process with {CONCURRENCY} slots; coroutines that do nothing"
+        f"{sizes.workflow_steps:,} steps in chains; one process with {CONCURRENCY} slots; coroutines that do nothing",
+        f"median, least and most of {sizes.workflow_rounds} turns: plain jobs, then each of these",
     ]
     return Report("workflow", "Workflows", columns, rows, notes)
 

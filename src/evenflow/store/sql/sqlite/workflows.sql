@@ -70,20 +70,20 @@ where r.state <> 'running' or r.on_error <> 'fail'
 on conflict do update set step_id = excluded.step_id
 returning 'noted' as kind, run_id as id, run_id, null as text;
 
-insert into evenflow_band (queue, priority)
-select distinct j.queue, j.priority
-from json_each(:steps) e
-cross join evenflow_job o on o.id = e.value ->> 'id' and o.epoch = e.value ->> 'epoch' and o.worker = :worker
-cross join evenflow_run r on r.id = o.run_id and r.state = 'running' and r.on_error = 'fail'
-cross join evenflow_edge d on d.parent = o.id and d.outcome = -1
-cross join evenflow_job j on j.id = d.child and j.state = 'waiting'
-where e.value ->> 'state' = 'succeeded'
-  and not exists (select 1 from evenflow_band b where b.queue = j.queue and b.priority = j.priority)
-on conflict do nothing;
+-- Nobody has to read from the edge of a lone child what the step says.
+update evenflow_edge set outcome = e.outcome
+from (select o.id, value ->> 'state' = 'succeeded' and r.id is not null as goes_on,
+        case when value ->> 'state' = 'succeeded' then 1 else 2 end as outcome
+      from json_each(:steps)
+      cross join evenflow_job o on o.id = value ->> 'id' and o.epoch = value ->> 'epoch' and o.worker = :worker
+      left join evenflow_run r on r.id = o.run_id and r.state = 'running' and r.on_error = 'fail') e
+where evenflow_edge.parent = e.id and (evenflow_edge.outcome <> -1 or not e.goes_on
+  or not exists (select 1 from evenflow_job j where j.id = evenflow_edge.child and j.state = 'waiting'));
 
--- What arrives gets its turn with its admission.
+-- What arrives gets its turn with its admission, and the first of a band the band.
 update evenflow_job set run_at = :now,
   state = case when group_key is null and limits is null
+    and exists (select 1 from evenflow_band b where b.queue = evenflow_job.queue and b.priority = evenflow_job.priority)
     and not exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.max_ready is not null) then 'ready' else 'arriving' end,
   turn = case when exists (select 1 from evenflow_queue q where q.name = evenflow_job.queue and q.fair = 'fifo') then :now
     else 1 + coalesce((select r.v from evenflow_round r where r.queue = evenflow_job.queue and r.priority = evenflow_job.priority), 0) end
@@ -100,11 +100,6 @@ update evenflow_step set state = e.state, result = e.result, ended_at = :now
 from (select o.id, value ->> 'state' as state, value ->> 'result' as result from json_each(:steps)
       cross join evenflow_job o on o.id = value ->> 'id' and o.epoch = value ->> 'epoch' and o.worker = :worker) e
 where evenflow_step.id = e.id;
-
-update evenflow_edge set outcome = e.outcome
-from (select o.id, case when value ->> 'state' = 'succeeded' then 1 else 2 end as outcome from json_each(:steps)
-      cross join evenflow_job o on o.id = value ->> 'id' and o.epoch = value ->> 'epoch' and o.worker = :worker) e
-where evenflow_edge.parent = e.id;
 
 -- name: note_open_steps
 -- returns: step_id
@@ -279,6 +274,11 @@ returning step_id;
 -- name: reopen_steps
 -- returns: id
 update evenflow_edge set outcome = 0 where parent in (select value from json_each(:ids));
+
+-- What their parents say is written anew, since an end that released a lone child did not write it.
+update evenflow_edge set outcome = case when p.state = 'succeeded' then 1 else 2 end from evenflow_step p
+where evenflow_edge.child in (select value from json_each(:ids)) and evenflow_edge.parent not in (select value from json_each(:ids))
+  and p.id = evenflow_edge.parent and p.state is not null;
 
 insert into evenflow_job (id, created_at, run_at, run_id, epoch, max_attempts, priority, fails_on_crash, state, queue, task,
   group_key, unique_key, signature, headers, options, errors, limits, payload)
