@@ -154,6 +154,14 @@ class TestStrays:
             assert leases.note_strays(scene.engine, 0) == (0, 1)
         assert len(leases.in_flight(scene.engine, ALICE)) == 2
 
+    def test_are_also_what_a_flight_of_their_number_does_not_name(self, scene: Scene) -> None:
+        job, other = scene.running().id, scene.running().id
+        execute(scene.engine, f"update evenflow_flight set number = 0 where {job} = any (ids)")
+        execute(scene.engine, f"delete from evenflow_flight where {other} = any (ids)")
+        execute(scene.engine, "update evenflow_job set flight = 0")
+        assert leases.note_strays(scene.engine, 0) == (0, 1)
+        assert {found.id for found in scene.rescue()} == {job, other}
+
     def test_are_looked_for_piece_by_piece(self, scene: Scene) -> None:
         first, second = self.stray(scene, 5), self.stray(scene, 6)
         scene.enqueue(new_job())

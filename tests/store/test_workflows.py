@@ -4,7 +4,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -19,6 +19,7 @@ from evenflow.settings import Retention
 from evenflow.store import control, runs, workflows
 from evenflow.store.advance import Claim, Want, advance
 from evenflow.store.callers import drive_on, drive_together
+from evenflow.store.engine import Steps
 from evenflow.store.limits import limiters
 from evenflow.store.open import AnyEngine
 from evenflow.store.postgres import PostgresEngine
@@ -621,6 +622,37 @@ class TestAnAddition:
         flow.settle(*runs.unsettled(flow.engine))
         assert flow.states(run)["x"] == "ready"
         assert rows_of(flow.engine, "step_end") == []
+
+    @pytest.mark.parametrize("before", ["note_open_steps", "add_steps", "add_edges", "weigh_steps"])
+    def test_below_a_parent_that_ends_meanwhile_goes_on(self, flow: Flow, before: str) -> None:
+        """Whichever of its statements comes after that end."""
+        run = flow.start(step("a"), step("b", 0), step("z"))
+        job, is_over = flow.claim()["a"], False
+
+        def extending() -> Steps[list[int]]:
+            nonlocal is_over
+            adding = workflows.extend_steps(
+                run, [step("x", existing_parents=[job.id])], flow.scene.ids, now=flow.scene.now
+            )
+            unit = next(adding)
+            while True:
+                if unit[0] == before and not is_over and isinstance(flow.engine, PostgresEngine):
+                    with contextlib.closing(second_engine(flow.engine)) as other:
+                        advance(other, ALICE, [end_of(job)], now=flow.scene.now)
+                    is_over = True
+                rows = yield unit
+                try:
+                    unit = adding.send(rows)
+                except StopIteration as stop:
+                    return cast("list[int]", stop.value)
+
+        drive_together(flow.engine, extending)
+        assert is_over == isinstance(flow.engine, PostgresEngine)
+        if not is_over:
+            flow.finish(job)
+        flow.settle(*runs.unsettled(flow.engine))
+        flow.scene.admit()
+        assert flow.states(run)["x"] == "ready"
 
     def test_below_a_parent_that_runs_troubles_no_sweep(self, flow: Flow) -> None:
         run = flow.start(step("a"), step("b", 0))

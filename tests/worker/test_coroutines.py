@@ -187,11 +187,22 @@ def cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
+def cancel_and_take_back(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    task.uncancel()
+
+
+def attach(task: asyncio.Task[Any]) -> None:
+    task.mine = "a note"  # type: ignore[attr-defined]
+
+
 kept: list[Any] = []
 sessions: "weakref.WeakKeyDictionary[asyncio.Task[Any], str]" = weakref.WeakKeyDictionary()
 
 
-@pytest.mark.parametrize("act", [keep, keep_weakly, rename, add_callback, cancel])
+@pytest.mark.parametrize(
+    "act", [keep, keep_weakly, rename, add_callback, cancel, cancel_and_take_back, attach]
+)
 def test_a_task_on_which_a_body_has_left_something_is_not_used_again(
     batch: Batch, act: Callable[[asyncio.Task[Any]], None]
 ) -> None:
@@ -205,7 +216,8 @@ def test_a_task_on_which_a_body_has_left_something_is_not_used_again(
         task = task_now()
         names.append(task.get_name())
         assert task not in sessions and task not in kept
-        assert not task.cancelling()
+        assert not task.cancelling() and not hasattr(task, "mine")
+        await asyncio.sleep(0)  # here a cancellation that is due would come
         assert act is not add_callback or kept == [None], "it is called when the body has ended"
 
     ends = batch.run(touch, look, look)

@@ -1,16 +1,19 @@
 """Soft mode: jobs claimed ahead of free slots, their leases, and every way in which they go back."""
 
+import contextlib
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from evenflow import Context, Evenflow, Job, JobCancelled, JobExpired, Resilience, State
-from evenflow.ids import id_number
-from evenflow.store.advance import advance
+from evenflow.ids import id_number, id_text
+from evenflow.store import leases
+from evenflow.store.advance import Claim, Want, advance
 from evenflow.worker import rounds as rounds_module
 from evenflow.worker.options import PumpOptions
+from evenflow.worker.prefetch import Prefetched
 from tests.client.serving import serving
 from tests.processes import wait_until
 from tests.worker.command import Books
@@ -21,6 +24,7 @@ from tests.worker.troubled import Trouble
 __all__ = ["gate", "rounds", "trouble"]
 
 PREFETCH = 3
+WORKER = 7
 # Heartbeats so rare that none falls into a test: what a claim's lease does is then the test's own doing.
 STILL: dict[str, Any] = {
     "heartbeat_ms": 60_000,
@@ -115,6 +119,22 @@ def test_a_claim_whose_lease_ran_out_runs_elsewhere_and_its_holder_cannot_start_
             assert other.result(timeout=30) == other.id
     assert (runs.count[job.id], others.count[job.id]) == (0, 1)
     assert books.rows("select max(epoch) from {history} where task = 'note'")[0][0] == 2
+
+
+def test_a_job_that_was_taken_away_and_claimed_again_starts_once(still: Evenflow) -> None:
+    job = still.task(name="note")(lambda: None).enqueue()
+    with contextlib.closing(still._own_engine(1)) as engine:
+        leases.register(engine, WORKER, kind="worker", host="here", pid=1, lease_us=60_000_000)
+        held = Prefetched(engine, WORKER, slots=cast("Any", None))
+        for lease_us in (1, 60_000_000):
+            wait_until(
+                lambda: not leases.in_flight(engine, WORKER) or bool(leases.free_expired_claims(engine)),
+                "the claim to end",
+            )
+            claim = Claim((Want("default", 0, 1),), 1, lease_us=lease_us)
+            held.hold(advance(engine, WORKER, claim=claim).claimed)
+        started = held.startable(5, under_caps=False)
+    assert [(id_text(each.id), each.epoch) for each in started] == [(job.id, 2)]
 
 
 def test_heartbeats_renew_the_claims_of_held_jobs(

@@ -1,5 +1,6 @@
 """Rounds ahead of their answers: when a pump asks ahead, that it claims no more than its slots, and what failures cost."""
 
+import contextlib
 import random
 import threading
 from collections import Counter
@@ -13,9 +14,11 @@ from evenflow import Breaker, Concurrency, Evenflow, Resilience, State
 from evenflow.errors import StoreUnavailable
 from evenflow.ids import id_number
 from evenflow.job import End
-from evenflow.store.advance import NOTHING, Claim, Flight
+from evenflow.store import leases
+from evenflow.store.advance import NOTHING, Claim, Flight, Want
 from evenflow.store.engine import Parameters, Row
 from evenflow.store.pipeline import Pipeline
+from evenflow.worker.patience import Impatient
 from evenflow.worker.rounds import AHEAD, LEAST_ENDS, Round, Rounds
 from tests.client.serving import serving
 from tests.processes import wait_until
@@ -23,6 +26,7 @@ from tests.worker.command import Books
 from tests.worker.conftest import MakeApp
 
 SLOTS = 200
+WORKER = 7
 JOBS = 3_000
 QUICK = Resilience(
     db_retry_initial_ms=100,
@@ -267,6 +271,21 @@ def test_sessions_that_are_ended_at_random_cost_no_job(
         busy_app.run_worker(until_empty=True, concurrency=SLOTS)
     assert storm.faults and +depths
     assert_each_ran_once(ledger, postgres_url)
+
+
+def test_an_end_that_is_refused_lands_no_flight(make_app: MakeApp, postgres_url: str) -> None:
+    """The job may be in flight here by a later claim than the one that has ended."""
+    app = make_app(postgres_url)
+    app.task(name="note")(lambda: None).enqueue_many([(), ()])
+    with contextlib.closing(app._own_engine(1)) as engine:
+        leases.register(engine, WORKER, kind="worker", host="here", pid=1, lease_us=60_000_000)
+        rounds = Rounds(Impatient(engine, app.settings), WORKER, app.settings.retention, None)
+        claim = Claim((Want("default", 0, 1),), 1)
+        (job,) = rounds.exchange([], claim, None)[1].claimed
+        former = End(job.id, job.epoch - 1, "succeeded", is_plain=True)
+        assert rounds.exchange([former], NOTHING, None)[1].lost == [(former.id, former.epoch)]
+        (other,) = rounds.exchange([], claim, None)[1].claimed
+        assert set(leases.in_flight(engine, WORKER)) == {(job.id, job.epoch), (other.id, other.epoch)}
 
 
 class TestStepsOfWorkflows:

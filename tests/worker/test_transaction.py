@@ -12,6 +12,7 @@ from evenflow import Concurrency, Context, Evenflow, EvenflowError, State
 from evenflow.store import leases
 from evenflow.testing import manual
 from evenflow.worker.stopping import Stop
+from evenflow.worker.transaction import RunTransaction
 from tests.client.conftest import MakeApp
 from tests.client.transactions import path_of
 from tests.processes import wait_until
@@ -88,6 +89,30 @@ def test_a_run_that_has_lost_its_job_is_rolled_back(
         worker.stop(Stop.AT_ONCE)
         thread.join(30)
     assert effects(engine_url) == [] and job.refresh().state is State.RUNNING
+
+
+@both_bodies
+def test_a_run_whose_transaction_cannot_be_rolled_back_ends_all_the_same(
+    app: Evenflow, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    undo, aundo, troubles = RunTransaction.roll_back, RunTransaction.aroll_back, [OSError("the disk is gone")]
+
+    def roll_back(transaction: RunTransaction) -> None:
+        undo(transaction)
+        if name == "book" and troubles:
+            raise troubles.pop()
+
+    async def aroll_back(transaction: RunTransaction) -> None:
+        await aundo(transaction)
+        if troubles:
+            raise troubles.pop()
+
+    monkeypatch.setattr(RunTransaction, "roll_back", roll_back)
+    monkeypatch.setattr(RunTransaction, "aroll_back", aroll_back)
+    job = app.tasks[name].enqueue("x", "raise")
+    app.run_worker(until_empty=True)
+    assert job.refresh().state is not State.RUNNING
+    assert "could not be rolled back" in caplog.text
 
 
 @both_bodies

@@ -213,6 +213,9 @@ def extend_steps(
     found: list[Row] = yield "steps_named", {"run": run, "names": as_json([step.name for step in new])}
     known: dict[str, int] = dict(found)
     missing = [step for step in new if step.name not in known]
+    # Before the edges are added: a parent that ends after this look is told of once more, one that ended before it is seen there.
+    if above := sorted({parent for step in missing for parent in step.existing_parents}):
+        yield "note_open_steps", {"ids": as_json(above)}
     numbers = (yield from _insert(missing, run, ids, sign, now)) if missing else []
     known |= zip((step.name for step in missing), numbers, strict=True)
     waited_by = [*children, *(() if container is None else (container,))]
@@ -224,8 +227,6 @@ def extend_steps(
         yield "adopt_steps", {"ids": as_json(numbers), "container": container}
     waiting = [number for step, number in zip(missing, numbers, strict=True) if step.existing_parents]
     if waiting:
-        above = sorted({parent for step in missing for parent in step.existing_parents})
-        yield "note_open_steps", {"ids": as_json(above)}
         settled = Settled()
         _, ended = yield from decide(waiting, settled, FOREVER_US, now)
         yield from tell(ended, settled, FOREVER_US, now)

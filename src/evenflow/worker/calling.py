@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from evenflow.worker.registry import Entry
 from evenflow.worker.step_gate import StepGate
 from evenflow.worker.tally import Cell
 from evenflow.worker.transaction import MakeTransaction, RunTransaction
+
+log = logging.getLogger("evenflow.worker")
 
 current_run: contextvars.ContextVar["Run | None"] = contextvars.ContextVar("evenflow_run", default=None)
 """The run that this code belongs to, for log filters and code far below a body."""
@@ -126,7 +129,10 @@ class Caller:
             elif isinstance(error, asyncio.CancelledError) and run.cancel_why is not None:
                 error = CancelledByWish(run.cancel_why)
             if run.transaction is not None:
-                await run.transaction.aroll_back()
+                try:
+                    await run.transaction.aroll_back()
+                except BaseException:  # the run has its end already, whatever becomes of the connection
+                    log.exception("the transaction of job %s could not be rolled back", id_text(run.job.id))
             return self._ended(run, entry, error)
 
     def run_function(self, run: Run, entry: Entry) -> End:
@@ -149,7 +155,10 @@ class Caller:
             return end
         except BaseException as error:
             if run.transaction is not None:
-                run.transaction.roll_back()
+                try:
+                    run.transaction.roll_back()
+                except BaseException:
+                    log.exception("the transaction of job %s could not be rolled back", id_text(run.job.id))
             return self._ended(run, entry, error)
 
     def _ended(self, run: Run, entry: Entry, error: BaseException) -> End:

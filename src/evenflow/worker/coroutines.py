@@ -7,6 +7,7 @@ the last one there: whatever runs after it finds a task as new.
 import asyncio
 import collections
 import contextvars
+import gc
 import sys
 import time
 import weakref
@@ -95,6 +96,8 @@ def _marks(task: asyncio.Task[None]) -> tuple[object, ...]:
         task.cancelling(),
         task._callbacks,
         task.get_name(),
+        getattr(task, "_must_cancel", False),
+        len(gc.get_referents(task)),  # one more where it has got attributes
     )
 
 

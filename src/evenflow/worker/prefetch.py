@@ -6,7 +6,7 @@ told to the store first; what may not start goes back.
 
 import collections
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from evenflow.job import Claimed, End
 from evenflow.store.advance import recharge, start
@@ -31,7 +31,11 @@ class Prefetched:
     def __iter__(self) -> Iterator[Claimed]:
         return itertools.chain(self.held, self.refused)
 
-    def hold(self, jobs: Iterable[Claimed]) -> None:
+    def hold(self, jobs: Sequence[Claimed]) -> None:
+        """Keep these until there is a slot. A job that is claimed again was taken from us before: the former claim is nothing."""
+        again = {job.id for job in jobs}
+        if any(job.id in again for job in self.held):
+            self.held = collections.deque(job for job in self.held if job.id not in again)
         self.held.extend(jobs)
 
     def startable(self, free: int, *, under_caps: bool) -> Sequence[Claimed]:

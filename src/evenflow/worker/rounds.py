@@ -200,7 +200,9 @@ class Rounds:
 
     def _noted(self, asked: Round, answer: Advanced) -> Advanced:
         if self.has_flights:
-            self._flights.forget([end.id for end in asked.ends])
+            # What was refused may be in flight here by a later claim; if not, the next heartbeat finds that it is not.
+            lost = set(answer.lost)
+            self._flights.forget([end.id for end in asked.ends if (end.id, end.epoch) not in lost])
             self._flights.note(asked.flight.number, [job.id for job in answer.claimed])
         return answer
 

@@ -134,9 +134,9 @@ strays as (
   update evenflow.job j set flight = 0
   where j.id = any (array(
       select p.id from piece p where p.state in ('claimed', 'running') and p.worker is not null and not exists (
-        select from evenflow.flight f where f.worker = p.worker and f.number = p.flight)))
+        select from evenflow.flight f where f.worker = p.worker and f.number = p.flight and p.id = any (f.ids))))
     and j.state in ('claimed', 'running') and j.worker is not null and not exists (
-      select from evenflow.flight f where f.worker = j.worker and f.number = j.flight)
+      select from evenflow.flight f where f.worker = j.worker and f.number = j.flight and j.id = any (f.ids))
   returning j.id, j.worker, j.queue
 ),
 noted as (
