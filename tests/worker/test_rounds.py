@@ -5,7 +5,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -18,6 +18,7 @@ from evenflow.store import leases
 from evenflow.store.advance import NOTHING, Claim, Flight, Want
 from evenflow.store.engine import Parameters, Row
 from evenflow.store.pipeline import Pipeline
+from evenflow.store.postgres import PostgresEngine
 from evenflow.worker.patience import Impatient
 from evenflow.worker.rounds import AHEAD, LEAST_ENDS, Round, Rounds
 from tests.client.serving import serving
@@ -271,6 +272,28 @@ def test_sessions_that_are_ended_at_random_cost_no_job(
         busy_app.run_worker(until_empty=True, concurrency=SLOTS)
     assert storm.faults and +depths
     assert_each_ran_once(ledger, postgres_url)
+
+
+def test_behind_a_round_that_went_ahead_goes_a_claim_with_few_ends_and_a_small_one_is_not_worth_while(
+    make_app: MakeApp, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(postgres_url)
+    app.task(name="note")(lambda: None).enqueue_many([()] * (4 * LEAST_ENDS))
+    claim = Claim((Want("default", 0, LEAST_ENDS),), LEAST_ENDS)
+    with contextlib.closing(cast("PostgresEngine", app._own_engine(1))) as engine:
+        leases.register(engine, WORKER, kind="worker", host="here", pid=1, lease_us=60_000_000)
+        rounds = Rounds(Impatient(engine, app.settings), WORKER, app.settings.retention, Pipeline(engine))
+        monkeypatch.setattr("evenflow.worker.rounds.BUSY_S", 60.0)
+        assert not rounds.ask_ahead([], claim) and not rounds.is_small(1, LEAST_ENDS + 1)
+        jobs = rounds.exchange([], claim, None)[1].claimed
+        assert rounds.ask_ahead([End(job.id, job.epoch, "succeeded", is_plain=True) for job in jobs], claim)
+        assert not rounds.is_small(1, LEAST_ENDS + 1), "one is under way"
+        assert len(rounds.hear()[1].claimed) == LEAST_ENDS
+        assert rounds.is_small(1, LEAST_ENDS + 1) and not rounds.is_small(LEAST_ENDS, LEAST_ENDS + 1)
+        assert rounds.ask_ahead([], claim)
+        assert len(rounds.hear()[1].claimed) == LEAST_ENDS
+        assert not rounds.ask_ahead([], Claim((Want("default", 0, 1),), 1)), "it brings too little"
+        rounds.close()
 
 
 def test_an_end_that_is_refused_lands_no_flight(make_app: MakeApp, postgres_url: str) -> None:

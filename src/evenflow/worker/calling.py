@@ -5,8 +5,8 @@ import contextvars
 import logging
 import random
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -129,10 +129,8 @@ class Caller:
             elif isinstance(error, asyncio.CancelledError) and run.cancel_why is not None:
                 error = CancelledByWish(run.cancel_why)
             if run.transaction is not None:
-                try:
+                with _undoing(run):
                     await run.transaction.aroll_back()
-                except BaseException:  # the run has its end already, whatever becomes of the connection
-                    log.exception("the transaction of job %s could not be rolled back", id_text(run.job.id))
             return self._ended(run, entry, error)
 
     def run_function(self, run: Run, entry: Entry) -> End:
@@ -155,10 +153,8 @@ class Caller:
             return end
         except BaseException as error:
             if run.transaction is not None:
-                try:
+                with _undoing(run):
                     run.transaction.roll_back()
-                except BaseException:
-                    log.exception("the transaction of job %s could not be rolled back", id_text(run.job.id))
             return self._ended(run, entry, error)
 
     def _ended(self, run: Run, entry: Entry, error: BaseException) -> End:
@@ -208,6 +204,15 @@ class Caller:
         if run.transaction is None:
             run.transaction = self._transact(run.job, entry.is_async)
         return run.transaction
+
+
+@contextmanager
+def _undoing(run: Run) -> Iterator[None]:
+    """The run has its end already, whatever becomes of its connection: what goes wrong with it is logged."""
+    try:
+        yield
+    except BaseException:
+        log.exception("the transaction of job %s could not be rolled back", id_text(run.job.id))
 
 
 def _heard(value: Any, run: Run) -> Any:

@@ -28,7 +28,7 @@ from evenflow.worker.patience import Impatient
 AHEAD = 2
 # With fewer ends the server is done before the next round could be sent, and small rounds would only be more rounds.
 LEAST_ENDS = 32
-# So long after a round that was sent ahead a pump is taken to be busy: what follows goes ahead too, however few have ended.
+# So long after a round that was sent ahead a pump is taken to be busy: one that claims as many goes ahead too, however few have ended.
 BUSY_S = 0.05
 # Where a plain round has found that there is more to it, claims are made in full for so long.
 RICH_S = 1.0
@@ -83,8 +83,8 @@ class Rounds:
         return len(self._under_way) < AHEAD
 
     def enough(self, running: int) -> int:
-        """How many ends make another round worth while, where one is under way and so many bodies run: half of what would have
-        ended with them. A round costs the server as much as 25 jobs in it."""
+        """How many ends make another round worth while, where one is under way and so many bodies run: as many as
+        may follow, since a round costs the server as much as 25 jobs in it."""
         return max(LEAST_ENDS, running)
 
     def is_small(self, free: int, running: int) -> bool:
@@ -201,8 +201,12 @@ class Rounds:
     def _noted(self, asked: Round, answer: Advanced) -> Advanced:
         if self.has_flights:
             # What was refused may be in flight here by a later claim; if not, the next heartbeat finds that it is not.
-            lost = set(answer.lost)
-            self._flights.forget([end.id for end in asked.ends if (end.id, end.epoch) not in lost])
+            ends = (
+                [end for end in asked.ends if (end.id, end.epoch) not in answer.lost]
+                if answer.lost
+                else asked.ends
+            )
+            self._flights.forget([end.id for end in ends])
             self._flights.note(asked.flight.number, [job.id for job in answer.claimed])
         return answer
 
