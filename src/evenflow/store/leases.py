@@ -108,7 +108,7 @@ def rescue(
     max_crashes: int = MAX_CRASHES,
     now: int | None = None,
 ) -> list[Rescued]:
-    """Take jobs from owners that are no longer in the books, at most `top`; call again while it returns that many.
+    """Take jobs from owners that are no longer in the books, at most `top`; call again while it returns that many. By id.
 
     A running job counts a crash and gets its attempt back: it is ready again, or `failed` where its task says so, or
     `quarantined` at `max_crashes`, or `cancelled` where that was asked for. A prefetched one simply goes back.
@@ -121,7 +121,7 @@ def rescue(
             "keep_cancelled_us": kept_us(retention, "cancelled"),
         },
     )  # fmt: skip
-    rescued = [Rescued(*row[:3]) for row in rows]
+    rescued = sorted((Rescued(*row[:3]) for row in rows), key=lambda job: job.id)
     release(engine, [job.id for job in rescued if job.state != "ready"], now=now)
     fill(engine, {job.queue for job in rescued if job.state == "ready"})
     _count(engine, rows, now)
