@@ -10,6 +10,9 @@ import sys
 from typing import Any
 
 REDIS = ("redis-cli", "redis-server")
+# Our claims are sized by free slots, half of them at a time where rounds go ahead; peers fetch some hundreds of jobs ahead of theirs.
+OWN, OWN_SLOTS = "evenflow-pg", 800
+SLOTS_VARIABLE = "BENCH_CONCURRENCY"
 
 
 def main() -> None:
@@ -21,6 +24,7 @@ def main() -> None:
     start = run.start_servers
     run.start_servers = lambda: start_what_can_be(start)
     drop_peers_on_redis(run.PEERS)
+    give_own_slots(run.PEERS)
     try:
         run.main()
     finally:
@@ -49,6 +53,15 @@ def drop_peers_on_redis(peers: dict[str, dict[str, Any]]) -> None:
     for name in sorted(set(asked) - set(kept)):
         print(f"{name} needs Redis: left out", file=sys.stderr)
     sys.argv[place] = ",".join(kept)
+
+
+def give_own_slots(peers: dict[str, dict[str, Any]]) -> None:
+    """Each queue is measured with settings for no-op jobs; ours are these, unless the caller says how many slots all shall have."""
+    if SLOTS_VARIABLE in os.environ:
+        return
+    for name, peer in peers.items():
+        if name.startswith(OWN):
+            peer["env"] = {**peer.get("env", {}), SLOTS_VARIABLE: str(OWN_SLOTS)}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.harness_driver import OWN_SLOTS, SLOTS_VARIABLE
 from bench.report import Report
 from bench.sizes import Sizes
 from bench.workers import ROOT
@@ -95,6 +96,8 @@ def _number(answer: Answer | None, measure: str) -> float | None:
 def _notes(answers: Sequence[Answer]) -> list[str]:
     versions = dict.fromkeys(f"{answer['version']}" for answer in answers if answer["version"])
     notes = [f"one run over {', '.join(versions)}; above 1 Evenflow is better"]
+    if SLOTS_VARIABLE not in os.environ:
+        notes.append(f"Evenflow on PostgreSQL with {OWN_SLOTS} slots a process")
     for answer in answers:
         where = f"{answer['peer']}, {MEASURES[answer['measure']][0]}"
         if trouble := answer.get("error") or answer.get("skipped"):

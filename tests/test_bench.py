@@ -8,7 +8,8 @@ import pytest
 
 from bench import __main__ as command
 from bench.claim import large, walk_of
-from bench.peers import compare
+from bench.harness_driver import OWN_SLOTS
+from bench.peers import ask, compare
 from bench.report import Report
 from bench.sizes import SMOKE
 from bench.stores import ENGINES, Stores
@@ -30,6 +31,7 @@ def main():
         for measure in measures:
             rate = {"jobs_per_s": 500 if name == "slow" else 1000, "p50_ms": 8 if name == "slow" else 2, "loop_ms": 10}
             found = {"error": "Oops: it fell"} if name == "broken" else rate
+            found["slots"] = PEERS[name].get("env", {}).get("BENCH_CONCURRENCY")
             print(json.dumps({"peer": name, "measure": measure, "backend": PEERS[name]["backend"], "version": name, **found}))
 """
 
@@ -69,6 +71,18 @@ def test_peers_are_compared_by_ratio_and_their_failures_are_told(tmp_path: Path)
     assert ratios.rows == [("slow", 2.0, 2.0, 2.0, 2.0, 4.0), ("broken", None, None, None, None, None)]
     assert [row[0] for row in numbers.rows] == ["evenflow-pg", "evenflow-sqlite", "slow", "broken"]
     assert any("broken, drain by 1: Oops: it fell" in note for note in ratios.notes)
+
+
+def test_our_own_workers_have_slots_for_rounds_as_large_as_those_of_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.py").write_text(HARNESS)
+    names = ["evenflow-pg", "evenflow-sqlite", "slow"]
+    monkeypatch.delenv("BENCH_CONCURRENCY", raising=False)
+    told = {answer["peer"]: answer["slots"] for answer in ask(tmp_path, names, SMOKE)}
+    assert told == {"evenflow-pg": str(OWN_SLOTS), "evenflow-sqlite": None, "slow": None}
+    monkeypatch.setenv("BENCH_CONCURRENCY", "10")
+    assert {answer["slots"] for answer in ask(tmp_path, names, SMOKE)} == {None}, "the caller says it for all"
 
 
 def test_a_report_becomes_a_markdown_table_and_plain_values() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from evenflow.worker.child import _memory_mb
+from evenflow.worker.child import SWITCH_S, _memory_mb
 from evenflow.worker.orders import EXIT_GONE, EXIT_OK, EXIT_REFUSED, Orders
 from tests.processes import wait_until
 from tests.scratch_directory import start_time
@@ -54,6 +54,14 @@ import subprocess
 @app.task(name="read")
 def read() -> list[str]:
     return [sys.stdin.read(), subprocess.run(["cat"], capture_output=True, timeout=10, text=True).stdout]
+"""
+
+
+TURNS = """
+@app.task(name="turns")
+def turns():
+    import sys
+    return sys.getswitchinterval()
 """
 
 
@@ -107,6 +115,22 @@ def test_a_lifeline_that_ends_before_it_serves_ends_it_too(tmp_path: Path, sqlit
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(30) == EXIT_GONE
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", SWITCH_S), ("import sys; sys.setswitchinterval(0.003)", 0.003)]
+)
+def test_the_pump_gets_its_turn_soon_unless_the_app_has_said_when(
+    text: str, seconds: float, tmp_path: Path, sqlite_url: str, make_app: MakeApp
+) -> None:
+    task = make_app(sqlite_url).task(name="turns")(lambda: 0.0)
+    with child(tmp_path, TURNS + text, sqlite_url) as process:
+        job = task.enqueue()
+        try:
+            assert job.result(timeout=30) == pytest.approx(seconds)
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == EXIT_OK
 
 
 def test_bodies_and_what_they_start_find_nothing_to_read(

@@ -3,6 +3,7 @@
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 
 from evenflow import Evenflow, Queue, Resilience
 from evenflow.errors import ConfigError
-from evenflow.store.advance import NOTHING
+from evenflow.store.advance import NOTHING, Advanced, Claim, Want
 from evenflow.store.signals import Interrupt, watch_signals
 from evenflow.worker import local as local_module
 from evenflow.worker import pump as pump_module
 from evenflow.worker import rounds as rounds_module
+from evenflow.worker.claims import Claims
 from evenflow.worker.options import PumpOptions
+from evenflow.worker.serving import QueueList, Serving
 from tests.client.serving import serving
 from tests.processes import wait_until
 from tests.worker.command import Books
@@ -45,6 +48,17 @@ def tally() -> Tally:
 
 
 # What is claimed
+
+
+def test_what_is_told_while_a_claim_is_under_way_outlives_its_answer() -> None:
+    claims = Claims(Serving(QueueList.parse(["*"])), poll_every_s=5.0, batch=0, lease_us=None)
+    claim, nothing = Claim((Want("default", 0, 1),), 1), Advanced([], [], [], {}, set())
+    asked_at = time.monotonic()
+    claims.hear_of_work()
+    claims.note(claim, nothing, asked_at, time.monotonic())
+    assert claims.is_hungry, "the claim may have been carried out before"
+    claims.note(claim, nothing, time.monotonic(), time.monotonic())
+    assert not claims.is_hungry
 
 
 def test_no_slot_stays_idle_while_long_and_short_jobs_are_mixed(

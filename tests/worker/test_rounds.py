@@ -3,6 +3,7 @@
 import contextlib
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, cast
@@ -107,6 +108,53 @@ def test_a_busy_pump_asks_ahead(
     busy_app.run_worker(until_empty=True, concurrency=SLOTS)
     assert +depths and max(depths) <= AHEAD
     assert_each_ran_once(ledger, postgres_url)
+
+
+def test_the_next_round_goes_out_before_an_answer_is_heard(
+    make_app: MakeApp, postgres_url: str, depths: Counter[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has nothing to do while an answer is read and its jobs start. As long as it has, more ends are waited for."""
+    monkeypatch.setattr("evenflow.worker.pump.LINGER_S", 1.0)  # all of the first part end in one round
+    heard: list[Counter[int]] = []
+    hear = Rounds.hear
+
+    def watched(rounds: Rounds) -> Any:
+        heard.append(depths.copy())
+        return hear(rounds)
+
+    monkeypatch.setattr(Rounds, "hear", watched)
+    app = make_app(postgres_url, lease_ms=60_000, heartbeat_ms=30_000)
+    parts = [2 * LEAST_ENDS, LEAST_ENDS + 8]
+    parts.append(SLOTS - sum(parts))
+    gates = [threading.Event() for _ in parts]
+    begun, ended = threading.Semaphore(0), threading.Semaphore(0)
+
+    def hold(part: int) -> None:
+        begun.release()
+        gates[part].wait(30)
+        ended.release()
+
+    jobs = app.task(name="hold")(hold).enqueue_many(
+        [(part,) for part, size in enumerate(parts) for _ in range(size)]
+    )
+    first = [id_number(job.id) for job in jobs[: parts[0]]]
+    with serving(app, concurrency=SLOTS), psycopg.connect(postgres_url) as session:
+        for _ in jobs:  # all of them: then the pump waits for ends and nothing else
+            assert begun.acquire(timeout=30)
+        with session.transaction():
+            session.execute("select from evenflow.job where id = any (%s) for update", (first,))
+            gates[0].set()
+            wait_for_lock(postgres_url)
+            gates[1].set()
+            for _ in range(parts[0] + parts[1]):
+                assert ended.acquire(timeout=30)
+            time.sleep(0.2)
+            assert depths == Counter({1: 1}), "there are too few ends for another round while more may come"
+        wait_until(lambda: Books(postgres_url).states()["succeeded"] == sum(parts[:2]), "both to be written")
+        assert heard[0] == Counter({1: 1, 2: 1}), "the second round was sent first"
+        gates[2].set()
+        for job in jobs:
+            job.result(timeout=30)
 
 
 @pytest.mark.usefixtures("always_ahead")

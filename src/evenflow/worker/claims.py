@@ -36,12 +36,17 @@ class Claims:
         self._went_back = 0
         self._late_said_at = float("-inf")
         self._moved_v_at = 0.0
+        self._told_at = 0.0
         self.is_hungry = True
         self.poll_at = 0.0
 
     def is_due(self, now: float) -> bool:
         """Whether a claim may bring something, or it is time to look all the same."""
         return self.is_hungry or now >= self.poll_at
+
+    def hear_of_work(self) -> None:
+        """Somebody says that there is something. What was sent before may not have seen it, whatever it will bring."""
+        self.is_hungry, self._told_at = True, time.monotonic()
 
     def compose(self, free: int, now: float) -> Claim:
         """What to ask for with so many free places; NOTHING where every queue pauses."""
@@ -64,6 +69,7 @@ class Claims:
             or bool(answer.freed)
             or answer.is_obstructed
             or answer.is_rich
+            or self._told_at > asked_at
         )
         self.postpone(now)
         is_sweep = any(claim is each for each in self._sweeps)

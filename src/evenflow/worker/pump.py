@@ -365,14 +365,20 @@ class Pump:
         if (now := time.monotonic()) >= self._listen_at:  # without a pause between rounds nobody else would
             self._listen_at = now + LISTEN_EVERY_S
             self._hear(signals.wait(LISTEN_FOR_S))
-        if self._rounds.is_answered or signals.wait_for(self._rounds.descriptor, self._time_to_rest()):
+        is_overdue = self._rounds.is_overdue
+        if not (is_overdue or self._rounds.is_answered):
+            if not signals.wait_for(self._rounds.descriptor, self._time_to_rest()):
+                return
+            self._rounds.note_readable()
+        # The next round goes first, unless it could claim nothing: what the answer brings takes all places.
+        if is_overdue or not (self._may_ask_ahead() and self._free() > 0):
             self._go_on_with(*self._rounds.hear())
             busy = len(self._slots.running)
             if self._rounds.is_small(self._free(), busy) and not self._stopping.is_on:
                 self._linger(signals, self._rounds.enough(busy))
 
     def _may_ask_ahead(self) -> bool:
-        """Whether enough has ended for another round, while one is under way."""
+        """Whether enough has ended for another round, while one is under way, or answered and not heard yet."""
         if self._keeps_flights:  # with each heartbeat there is a moment without a round under way
             return False
         enough = self._rounds.enough(len(self._slots.running))
@@ -399,15 +405,17 @@ class Pump:
         if not payloads:
             return
         if ARRIVAL in payloads:
-            self._claims.is_hungry = True
+            self._claims.hear_of_work()
             if self._queues.patterns:
                 self._names_at = 0.0
             if control.ahead(self._store).due == 0:
                 control.admit(self._store, self._settings.retention)
         else:
-            self._claims.is_hungry |= bool(payloads & self._serving.marks)
-            if self._queues.patterns and payloads - self._serving.marks:
-                self._claims.is_hungry, self._names_at = True, 0.0  # perhaps a queue that is new to us
+            is_new = bool(self._queues.patterns and payloads - self._serving.marks)  # perhaps a queue of ours
+            if is_new:
+                self._names_at = 0.0
+            if is_new or payloads & self._serving.marks:
+                self._claims.hear_of_work()
 
     def _beat(self, now: float) -> None:
         answer = self._lease.beat(self._about(now), now)

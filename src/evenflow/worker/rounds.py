@@ -64,6 +64,7 @@ class Rounds:
         self._retention = retention
         self._pipeline = pipeline
         self._under_way: deque[Round] = deque()
+        self._is_readable = False
         self._rich_until = 0.0
         self._joins_until = 0.0
         self._busy_until = 0.0
@@ -84,8 +85,9 @@ class Rounds:
 
     def enough(self, running: int) -> int:
         """How many ends make another round worth while, where one is under way and so many bodies run: as many as
-        may follow, since a round costs the server as much as 25 jobs in it."""
-        return max(LEAST_ENDS, running)
+        may follow, since a round costs the server as much as 25 jobs in it. Once that one is answered the server has
+        nothing to do, and fewer will do: the next one is sent first, and the answer is heard while the server is at it."""
+        return LEAST_ENDS if self.is_answered else max(LEAST_ENDS, running)
 
     def is_small(self, free: int, running: int) -> bool:
         """Whether a round that claims so many would be the smaller part of what this pump is about to say."""
@@ -96,11 +98,18 @@ class Rounds:
         return time.monotonic() < self._busy_until
 
     @property
+    def is_overdue(self) -> bool:
+        """Whether the oldest answer should have come by now: to hear it fails, or hears it at last."""
+        return time.monotonic() >= self._under_way[0].asked_at + self._store.longest_s
+
+    @property
     def is_answered(self) -> bool:
-        """Whether the oldest answer is here, or should have come by now."""
-        assert self._pipeline is not None
-        is_overdue = time.monotonic() >= self._under_way[0].asked_at + self._store.longest_s
-        return is_overdue or self._pipeline.has_answer
+        """Whether the oldest answer is here, or has begun to come."""
+        return self._is_readable or (self._pipeline is not None and self._pipeline.has_answer)
+
+    def note_readable(self) -> None:
+        """The `descriptor` can be read."""
+        self._is_readable = True
 
     @property
     def descriptor(self) -> int:
@@ -128,6 +137,7 @@ class Rounds:
     def hear(self) -> tuple[Round, Advanced]:
         """The oldest round under way, and its answer; waits for it."""
         assert self._pipeline is not None
+        self._is_readable = False
         asked = self._under_way[0]
         left_s = asked.asked_at + self._store.longest_s - time.monotonic()
         answers = self._pipeline.answer(deadline_s=max(0.0, left_s))
@@ -239,5 +249,6 @@ class Rounds:
 
     def close(self) -> None:
         self._under_way.clear()
+        self._is_readable = False
         if self._pipeline is not None:
             self._pipeline.close()

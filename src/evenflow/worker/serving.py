@@ -115,6 +115,7 @@ class Bounds:
         self._rounds: dict[tuple[str, int], float] = {}
         self._marks: dict[tuple[str, int], collections.deque[tuple[float, float, int]]] = {}
         self._sweep_at = 0.0
+        self._sweep_took_s = 0.0
         self.is_sweep = False
         """Whether the last bounds were left out."""
 
@@ -131,7 +132,7 @@ class Bounds:
         now = time.monotonic()
         self._rounds |= rounds
         if self.is_sweep if is_sweep is None else is_sweep:
-            self._sweep_at = now + took_s * SWEEP_SHARE
+            self._sweep_at, self._sweep_took_s = now + took_s * SWEEP_SHARE, took_s
             self._turn_back(claimed)
         for band, last in {(job.queue, job.priority): job for job in claimed}.items():
             if band in self._rounds:
@@ -141,6 +142,8 @@ class Bounds:
         now = time.monotonic()
         self.is_sweep = now >= self._sweep_at
         if self.is_sweep:
+            # Until its answer tells better: a claim that is composed before that need not be one more.
+            self._sweep_at = now + self._sweep_took_s * SWEEP_SHARE
             return []
         for marks in self._marks.values():
             while len(marks) > 1 and marks[1][0] <= now - BOUND_AGE_S:
