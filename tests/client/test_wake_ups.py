@@ -63,7 +63,7 @@ def listening(url: str, channel: str) -> Iterator["psycopg.Connection[tuple[obje
 def heard(connection: "psycopg.Connection[tuple[object, ...]]") -> list[str]:
     """Everything that was notified until now: it comes in the order of commits, so what we tell ourselves is the end of it."""
     end, payloads = secrets.token_hex(8), list[str]()
-    connection.execute("select pg_notify('evenflow_wake', %s)", (end,))
+    connection.execute("select pg_notify(each, %s) from pg_listening_channels() each", (end,))
     for notify in connection.notifies(timeout=30):
         if notify.payload == end:
             return payloads
@@ -85,7 +85,7 @@ def test_the_wake_up_of_a_lone_enqueue_comes_with_its_commit(
 
     monkeypatch.setattr(PostgresEngine, "run", noted)
     monkeypatch.setattr(signals, "COALESCE_S", 0.0)  # each is a lone one, however soon it follows
-    with listening(postgres_url, "evenflow_wake") as listener:
+    with listening(postgres_url, "evenflow_work") as listener:
         task.enqueue(1)
         assert heard(listener) == [queue_mark("default")]
         task.enqueue(2)  # its queue is known by now
@@ -104,7 +104,7 @@ def test_a_burst_of_enqueues_sends_few_notifications_and_one_after_the_last(
     monkeypatch.setattr(signals, "COALESCE_S", 0.5)  # many enqueues fall into it also where each takes long
     task = postgres_app.task(name="echo")(echo)
     postgres_app.migrate()
-    with listening(postgres_url, "evenflow_wake") as listener:
+    with listening(postgres_url, "evenflow_work") as listener:
         began = time.monotonic()
         for number in range(200):
             task.enqueue(number)
@@ -120,7 +120,7 @@ def test_the_last_wake_up_of_a_burst_comes_after_its_last_commit(
     postgres_engine: PostgresEngine, postgres_url: str
 ) -> None:
     waker = Waker(postgres_engine)
-    with listening(postgres_url, "evenflow_wake") as listener:
+    with listening(postgres_url, "evenflow_work") as listener:
         waker.wake("mail")
         assert heard(listener) == [queue_mark("mail")]
         began = time.monotonic()
@@ -136,7 +136,7 @@ def test_the_last_wake_up_of_a_burst_comes_after_its_last_commit(
 def test_each_queue_is_woken_by_a_mark_that_hides_its_name(
     postgres_engine: PostgresEngine, postgres_url: str
 ) -> None:
-    with listening(postgres_url, "evenflow_wake") as listener:
+    with listening(postgres_url, "evenflow_work") as listener:
         Waker(postgres_engine).wake("mail", "docs")
         payloads = heard(listener)
     assert sorted(payloads) == sorted([queue_mark("mail"), queue_mark("docs")])
@@ -146,7 +146,7 @@ def test_each_queue_is_woken_by_a_mark_that_hides_its_name(
 def test_a_batch_sends_one_notification_per_queue(postgres_app: Evenflow, postgres_url: str) -> None:
     task = postgres_app.task(name="echo")(echo)
     postgres_app.migrate()
-    with listening(postgres_url, "evenflow_wake") as listener:
+    with listening(postgres_url, "evenflow_work") as listener:
         task.enqueue_many([(number,) for number in range(500)])
         settle_wakers(postgres_app._producer.engine)
         assert heard(listener) == [queue_mark("default")]

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import psycopg
 import pytest
 
 from evenflow.job import Claimed, JobError
@@ -20,6 +21,7 @@ from evenflow.store.leases import (
     save_progress,
     workers,
 )
+from evenflow.store.postgres import PostgresEngine
 from evenflow.store.reads import find
 from tests.store.scene import ALICE, BOB, CRASH, DAY, SECOND, Scene, execute, new_job, rows_of
 
@@ -68,6 +70,13 @@ class TestTheBooks:
         beat(scene.engine, ALICE, about='{"running":2}', now=scene.now)
         beat(scene.engine, ALICE, now=scene.now)
         assert workers(scene.engine)[0].about == '{"running":2}'
+
+    def test_tell_a_worker_whether_there_are_others(self, scene: Scene) -> None:
+        scene.register(ALICE)
+        register(scene.engine, BOB, kind="supervisor", host="h1", pid=7, lease_us=5, now=scene.now)
+        assert not beat(scene.engine, ALICE, now=scene.now).has_company, "a supervisor runs no jobs"
+        scene.register(BOB + 1)
+        assert beat(scene.engine, ALICE, now=scene.now).has_company
 
     def test_tell_a_worker_that_is_not_in_them_to_stop(self, scene: Scene) -> None:
         scene.register(BOB)
@@ -334,3 +343,17 @@ def test_an_error_that_holds_brackets_and_quotes_stays_readable(scene: Scene) ->
 def test_the_books_are_empty_at_first(scene: Scene) -> None:
     assert workers(scene.engine) == []
     assert rows_of(scene.engine, "worker") == []
+
+
+def test_a_heartbeat_does_not_wait_for_the_disk(postgres_store: PostgresEngine) -> None:
+    """A worker hears of no job meanwhile; one that a crash takes back is made up for by the next."""
+    register(postgres_store, ALICE, kind="worker", host="h1", pid=7, lease_us=5)
+    asked = {"worker": ALICE, "lease_us": None, "about": None, "now": None}
+    statement, given = postgres_store.lone_statement("beat", asked)
+    with postgres_store.connect() as session:
+        with session.transaction():
+            psycopg.RawCursor(session).execute(
+                statement.dollar_bytes, [given[name] for name in statement.parameters]
+            )
+            assert session.execute("show synchronous_commit").fetchone() == ("off",)
+        assert session.execute("show synchronous_commit").fetchone() == ("on",), "for this one alone"

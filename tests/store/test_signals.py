@@ -13,7 +13,7 @@ from evenflow.store import file_watch
 from evenflow.store.leases import register
 from evenflow.store.migrate import migrate
 from evenflow.store.postgres import PostgresEngine
-from evenflow.store.signals import ARRIVAL, Interrupt, watch_signals
+from evenflow.store.signals import ARRIVAL, Interrupt, Waker, queue_mark, settle_wakers, watch_signals
 from evenflow.store.sqlite import SqliteEngine
 from tests.processes import wait_until
 
@@ -88,6 +88,22 @@ def test_notifications_that_come_together_are_one_wake_up_up_to_the_number_of_a_
             heard.append(len(found))
         assert signals.wait(0.05) == set(), "each was told once"
     assert heard == drains
+
+
+def test_whoever_hears_of_other_things_sleeps_while_jobs_come(postgres_store: PostgresEngine) -> None:
+    waker = Waker(postgres_store)
+    with (
+        watch_signals(postgres_store, "wake") as service,
+        watch_signals(postgres_store, "work", "wake") as worker,
+    ):
+        wait_until(lambda: ARRIVAL in service.wait(30), "the service to hear")
+        wait_until(lambda: ARRIVAL in worker.wait(30), "the worker to hear")
+        waker.wake("mail")
+        assert worker.wait(30) == {queue_mark("mail")}
+        waker.wake_dispatchers()
+        assert service.wait(30) == {ARRIVAL}, "and nothing of the job before"
+        assert worker.wait(30) == {ARRIVAL}
+    settle_wakers(postgres_store)
 
 
 def test_commits_that_come_together_are_one_wake_up(sqlite_store: SqliteEngine) -> None:

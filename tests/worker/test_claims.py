@@ -5,6 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -14,16 +15,19 @@ from evenflow import Evenflow, Queue, Resilience
 from evenflow.errors import ConfigError
 from evenflow.store.advance import NOTHING, Advanced, Claim, Want
 from evenflow.store.signals import Interrupt, watch_signals
+from evenflow.worker import claims as claims_module
 from evenflow.worker import local as local_module
 from evenflow.worker import pump as pump_module
 from evenflow.worker import rounds as rounds_module
+from evenflow.worker import serving as serving_module
 from evenflow.worker.claims import Claims
 from evenflow.worker.options import PumpOptions
-from evenflow.worker.serving import QueueList, Serving
+from evenflow.worker.serving import BOUND_AGE_S, QueueList, Serving
 from tests.client.serving import serving
 from tests.processes import wait_until
 from tests.worker.command import Books
 from tests.worker.conftest import MakeApp
+from tests.worker.test_outcome import job
 from tests.worker.test_pump import SELDOM, Gate, Round, gate, rounds, trouble
 from tests.worker.troubled import Trouble
 
@@ -59,6 +63,61 @@ def test_what_is_told_while_a_claim_is_under_way_outlives_its_answer() -> None:
     assert claims.is_hungry, "the claim may have been carried out before"
     claims.note(claim, nothing, time.monotonic(), time.monotonic())
     assert not claims.is_hungry
+
+
+class TestAClaimWithBounds:
+    """May miss a straggler. One without follows soon where somebody had told of work, and only there."""
+
+    POLL_S = 1000.0
+
+    @pytest.fixture
+    def claims(self, monkeypatch: pytest.MonkeyPatch) -> Claims:
+        """After a claim without bounds that took a second; the next such one is due in 50."""
+        self.now = 5000.0
+        for module in (claims_module, serving_module):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        claims = Claims(
+            Serving(QueueList.parse(["default"])), poll_every_s=self.POLL_S, batch=0, lease_us=None
+        )
+        first = claims.compose(10, self.now)
+        assert first.bounds == []
+        self.now += 1.0
+        found = Advanced([job(queue="default", turn=1.0)], [], [], {("default", 0): 1.0}, set())
+        claims.note(first, found, self.now - 1.0, self.now)
+        self.now += BOUND_AGE_S
+        return claims
+
+    def is_followed(self, claims: Claims, claim: Claim) -> bool:
+        """Whether a claim is due within the minute after this one, which has brought nothing."""
+        claims.note(claim, Advanced([], [], [], {}, set()), self.now, self.now)
+        assert not claims.is_hungry
+        return claims.poll_at < self.now + 60
+
+    def test_that_only_goes_along_with_ends_is_followed_by_none(self, claims: Claims) -> None:
+        claims.is_hungry = False
+        claim = claims.compose(10, self.now)
+        assert claim.bounds
+        assert not self.is_followed(claims, claim)
+
+    def test_that_looks_for_what_we_were_told_of_is_followed_by_one(self, claims: Claims) -> None:
+        claims.hear_of_work()
+        looks = claims.compose(10, self.now)
+        assert looks.bounds
+        self.now += 0.001
+        claims.is_hungry = False
+        goes_along = claims.compose(10, self.now)
+        assert self.is_followed(claims, looks), "also where another claim was sent meanwhile"
+        assert self.is_followed(claims, goes_along)
+
+    def test_is_made_up_for_by_one_without(self, claims: Claims) -> None:
+        claims.hear_of_work()
+        looks = claims.compose(10, self.now)
+        self.now += 0.001
+        assert self.is_followed(claims, looks)
+        self.now = claims.poll_at
+        sweep = claims.compose(10, self.now)
+        assert sweep.bounds == []
+        assert not self.is_followed(claims, sweep)
 
 
 def test_no_slot_stays_idle_while_long_and_short_jobs_are_mixed(
@@ -288,9 +347,9 @@ def test_the_pump_takes_as_many_wake_ups_at_once_as_it_was_told(
     given: list[int] = []
     watch = watch_signals
 
-    def noted(engine: Any, kind: str, *, most: int) -> Any:
+    def noted(engine: Any, *kinds: str, most: int) -> Any:
         given.append(most)
-        return watch(engine, kind, most=most)
+        return watch(engine, *kinds, most=most)
 
     monkeypatch.setattr(pump_module, "watch_signals", noted)
     app = make_app(engine_url)

@@ -20,6 +20,7 @@ from evenflow.store.advance import NOTHING, Claim, Flight, Want
 from evenflow.store.engine import Parameters, Row
 from evenflow.store.pipeline import Pipeline
 from evenflow.store.postgres import PostgresEngine
+from evenflow.store.signals import readable
 from evenflow.worker.patience import Impatient
 from evenflow.worker.rounds import AHEAD, LEAST_ENDS, Round, Rounds
 from tests.client.serving import serving
@@ -341,6 +342,37 @@ def test_behind_a_round_that_went_ahead_goes_a_claim_with_few_ends_and_a_small_o
         assert rounds.ask_ahead([], claim)
         assert len(rounds.hear()[1].claimed) == LEAST_ENDS
         assert not rounds.ask_ahead([], Claim((Want("default", 0, 1),), 1)), "it brings too little"
+        rounds.close()
+
+
+def test_how_many_ends_make_a_round_is_decided_by_what_the_server_has_to_do(
+    make_app: MakeApp, postgres_url: str
+) -> None:
+    app = make_app(postgres_url)
+    app.task(name="note")(lambda: None).enqueue_many([()] * LEAST_ENDS)
+    claim = Claim((Want("default", 0, LEAST_ENDS),), LEAST_ENDS)
+    with (
+        contextlib.closing(cast("PostgresEngine", app._own_engine(1))) as engine,
+        psycopg.connect(postgres_url) as session,
+    ):
+        leases.register(engine, WORKER, kind="worker", host="here", pid=1, lease_us=60_000_000)
+        rounds = Rounds(Impatient(engine, app.settings), WORKER, app.settings.retention, Pipeline(engine))
+        assert rounds.enough(SLOTS) == SLOTS // 2, "it has nothing to do: the others end while it is at these"
+        assert rounds.enough(2) == LEAST_ENDS
+        rounds.has_company = True
+        assert rounds.enough(SLOTS) == SLOTS, "others keep it busy"
+        rounds.has_company = False
+        jobs = rounds.exchange([], claim, None)[1].claimed
+        with session.transaction():
+            session.execute("select from evenflow.job where id = %s for update", (jobs[0].id,))
+            assert rounds.ask_ahead(
+                [End(job.id, job.epoch, "succeeded", is_plain=True) for job in jobs], NOTHING
+            )
+            wait_for_lock(postgres_url)
+            assert rounds.enough(SLOTS) == SLOTS, "it is at one"
+        wait_until(lambda: bool(readable([rounds.descriptor], 1.0)), "the answer")
+        rounds.note_readable()
+        assert rounds.enough(SLOTS) == LEAST_ENDS, "it waits for us"
         rounds.close()
 
 

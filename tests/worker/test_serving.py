@@ -224,17 +224,6 @@ def test_the_answer_to_an_earlier_claim_counts_as_what_that_one_was(clock: Clock
     assert bounds.current() == [Bound("mail", 0, 2.0, 9) if is_sweep else Bound("mail", 0, 5.0, 5)]
 
 
-def test_a_claim_with_bounds_asks_for_one_without_in_time(clock: Clock) -> None:
-    bounds = swept()
-    seen = [bounds.blind_until]
-    mark(bounds, 5.0)
-    for wait_s in (BOUND_AGE_S, SWEEP_SHARE):
-        clock.now += wait_s
-        bounds.current()
-        seen.append(bounds.blind_until)
-    assert seen == [None, 1000.0 + SWEEP_SHARE, None]
-
-
 def test_a_band_whose_v_is_unknown_has_no_bound(clock: Clock) -> None:
     bounds = swept()
     bounds.current()

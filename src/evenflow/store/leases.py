@@ -32,9 +32,11 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: whether we are still in the books, and which of our jobs somebody wants cancelled."""
+    """The answer to a heartbeat: whether we are still in the books, whether other workers are, and which of our jobs somebody
+    wants cancelled."""
 
     is_alive: bool
+    has_company: bool
     cancelled: dict[tuple[int, int], str]
 
 
@@ -76,8 +78,9 @@ def beat(
         {"worker": worker, "lease_us": claim_lease_us, "about": about, "now": now},
         deadline_s=deadline_s,
     )
-    alive = any(why == "alive" and number == worker for number, _, why in rows)
-    return Beat(alive, {(number, epoch): why for number, epoch, why in rows if number != worker})
+    about_us = {why for _, epoch, why in rows if not epoch}  # a job in flight has one
+    cancelled = {(number, epoch): why for number, epoch, why in rows if epoch}
+    return Beat("alive" in about_us, "company" in about_us, cancelled)
 
 
 def workers(engine: Engine) -> list[Worker]:

@@ -37,6 +37,7 @@ class Claims:
         self._late_said_at = float("-inf")
         self._moved_v_at = 0.0
         self._told_at = 0.0
+        self._owes_sweep = False
         self.is_hungry = True
         self.poll_at = 0.0
 
@@ -60,6 +61,8 @@ class Claims:
         claim = Claim(wants, free, self._bounds.current(), self._lease_us, moves_v, under_caps)
         if self._bounds.is_sweep:
             self._sweeps.append(claim)
+        # One with bounds may miss a straggler that we were told of. One that only goes along with ends was not to find anything.
+        self._owes_sweep = bool(claim.bounds) and (self._owes_sweep or self.is_due(now))
         return claim
 
     def note(self, claim: Claim, answer: Advanced, asked_at: float, now: float) -> None:
@@ -74,8 +77,8 @@ class Claims:
         self.postpone(now)
         is_sweep = any(claim is each for each in self._sweeps)
         self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at, is_sweep=is_sweep)
-        if not self.is_hungry and (blind_until := self._bounds.blind_until) is not None:
-            self.poll_at = min(self.poll_at, blind_until)
+        if self._owes_sweep and not self.is_hungry:
+            self.poll_at = min(self.poll_at, self._bounds.sweep_at)
         if claim.moves_v and answer.claimed:
             self._moved_v_at = now
 

@@ -114,7 +114,7 @@ class Pump:
         """Until stopped: rounds and rests. Leaves nothing claimed behind."""
         self.progressed_at = time.monotonic()
         try:
-            with watch_signals(self._engine, "wake", most=self._options.coalesce_notifies) as signals:
+            with watch_signals(self._engine, "work", "wake", most=self._options.coalesce_notifies) as signals:
                 self._signals = signals
                 while self._goes_on(signals):
                     self.progressed_at = time.monotonic()
@@ -198,6 +198,16 @@ class Pump:
     def _go_on_with(self, asked: Round, answer: Advanced) -> None:
         """What a round has brought: jobs start, and whoever waits for what it has written is told."""
         ends, claim, asked_at, now = asked.ends, asked.claim, asked.asked_at, time.monotonic()
+        if claim is not NOTHING:  # first: what follows may tell of more work than it has found
+            self._claims.note(claim, answer, asked_at, now)
+        if answer.settled is not None:
+            # Before the bodies start: they would keep us from hearing the answer.
+            self._go_on_after(answer.settled, {job.id for job in answer.claimed})
+        # Before all that can wait: a lone job is not to wait for it.
+        if claim.lease_us is None:
+            self._start(answer.claimed, asked_at)
+        else:
+            self._prefetched.hold(answer.claimed)
         self._did_work = bool(ends or answer.claimed)
         self._outage.succeeded(now, did_work=self._did_work)
         if asked.may_return and any(end.state in BACK for end in ends):
@@ -205,20 +215,9 @@ class Pump:
         if self._serving.capped and len(ends) > len(answer.claimed):
             # We leave room under a cap that others may be waiting for.
             self._waker.wake(*self._serving.capped)
-        # The event that they wait for may have come meanwhile.
-        rouses = asked.may_return and any(end.waits_for_event for end in ends)
-        if claim is not NOTHING:
-            self._claims.note(claim, answer, asked_at, now)
-        if answer.settled is not None:
-            # Before the bodies start: they would keep us from hearing the answer.
-            self._go_on_after(answer.settled, {job.id for job in answer.claimed})
-        if claim.lease_us is None:
-            self._start(answer.claimed, asked_at)
-        else:
-            self._prefetched.hold(answer.claimed)
         self._follow(answer, claim)
-        if rouses:
-            durable.rouse(self._store)
+        if asked.may_return and any(end.waits_for_event for end in ends):
+            durable.rouse(self._store)  # the event that they wait for may have come meanwhile
         if self._serving.bounded and claim is not NOTHING:
             self._fill(len(answer.claimed) < claim.top, now)
         if answer.is_obstructed and (freed := self._gates.clear_way([want.queue for want in claim.wants])):
@@ -359,7 +358,7 @@ class Pump:
     def _await_answer(self, signals: Watcher) -> None:
         """Until the oldest round under way is answered, or enough has ended for another one."""
         if self._rounds.has_room:
-            self._slots.wake_at = self._rounds.enough(len(self._slots.running))
+            self._slots.wake_at = self._rounds.enough(self._here)
             if self._may_ask_ahead():
                 return
         if (now := time.monotonic()) >= self._listen_at:  # without a pause between rounds nobody else would
@@ -373,16 +372,19 @@ class Pump:
         # The next round goes first, unless it could claim nothing: what the answer brings takes all places.
         if is_overdue or not (self._may_ask_ahead() and self._free() > 0):
             self._go_on_with(*self._rounds.hear())
-            busy = len(self._slots.running)
-            if self._rounds.is_small(self._free(), busy) and not self._stopping.is_on:
-                self._linger(signals, self._rounds.enough(busy))
+            if self._rounds.is_small(self._free(), len(self._slots.running)) and not self._stopping.is_on:
+                self._linger(signals, self._rounds.enough(self._here))
 
     def _may_ask_ahead(self) -> bool:
         """Whether enough has ended for another round, while one is under way, or answered and not heard yet."""
         if self._keeps_flights:  # with each heartbeat there is a moment without a round under way
             return False
-        enough = self._rounds.enough(len(self._slots.running))
-        return self._rounds.has_room and len(self._slots.ended) >= enough
+        return self._rounds.has_room and len(self._slots.ended) >= self._rounds.enough(self._here)
+
+    @property
+    def _here(self) -> int:
+        """How many jobs run, or have ended and are not taken yet."""
+        return len(self._slots.running) + len(self._slots.ended)
 
     def _time_to_rest(self) -> float:
         now = time.monotonic()
@@ -425,6 +427,7 @@ class Pump:
         for (job, epoch), why in answer.cancelled.items():
             self._slots.cancel(job, epoch, why)
         self._unwritten += self._prefetched.settle_refused(answer.cancelled)
+        self._rounds.has_company = answer.has_company
         self._keeps_flights = self._rounds.has_flights
 
     def _about(self, now: float) -> dict[str, object]:

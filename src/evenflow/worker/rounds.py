@@ -69,6 +69,8 @@ class Rounds:
         self._joins_until = 0.0
         self._busy_until = 0.0
         self._flights = Flights()
+        self.has_company = False
+        """Whether other workers give the server something to do."""
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -83,11 +85,14 @@ class Rounds:
         """Whether another round may be sent."""
         return len(self._under_way) < AHEAD
 
-    def enough(self, running: int) -> int:
-        """How many ends make another round worth while, where one is under way and so many bodies run: as many as
-        may follow, since a round costs the server as much as 25 jobs in it. Once that one is answered the server has
-        nothing to do, and fewer will do: the next one is sent first, and the answer is heard while the server is at it."""
-        return LEAST_ENDS if self.is_answered else max(LEAST_ENDS, running)
+    def enough(self, here: int) -> int:
+        """How many ends make another round worth while, where so many jobs run here or have ended. A round costs the server as much as
+        25 jobs in it, so while it is at one, all of them: the last of them ends before it has answered, or few will do then. With
+        nothing under way a lone worker sends half of them, and the server is at these while the others end; where there are more
+        workers it is at theirs."""
+        if self._under_way:
+            return LEAST_ENDS if self.is_answered else max(LEAST_ENDS, here)
+        return max(LEAST_ENDS, here if self.has_company else here // 2)
 
     def is_small(self, free: int, running: int) -> bool:
         """Whether a round that claims so many would be the smaller part of what this pump is about to say."""

@@ -114,8 +114,9 @@ class Bounds:
     def __init__(self) -> None:
         self._rounds: dict[tuple[str, int], float] = {}
         self._marks: dict[tuple[str, int], collections.deque[tuple[float, float, int]]] = {}
-        self._sweep_at = 0.0
         self._sweep_took_s = 0.0
+        self.sweep_at = 0.0
+        """When the next claim without bounds is due."""
         self.is_sweep = False
         """Whether the last bounds were left out."""
 
@@ -132,7 +133,7 @@ class Bounds:
         now = time.monotonic()
         self._rounds |= rounds
         if self.is_sweep if is_sweep is None else is_sweep:
-            self._sweep_at, self._sweep_took_s = now + took_s * SWEEP_SHARE, took_s
+            self.sweep_at, self._sweep_took_s = now + took_s * SWEEP_SHARE, took_s
             self._turn_back(claimed)
         for band, last in {(job.queue, job.priority): job for job in claimed}.items():
             if band in self._rounds:
@@ -140,10 +141,10 @@ class Bounds:
 
     def current(self) -> list[Bound]:
         now = time.monotonic()
-        self.is_sweep = now >= self._sweep_at
+        self.is_sweep = now >= self.sweep_at
         if self.is_sweep:
             # Until its answer tells better: a claim that is composed before that need not be one more.
-            self._sweep_at = now + self._sweep_took_s * SWEEP_SHARE
+            self.sweep_at = now + self._sweep_took_s * SWEEP_SHARE
             return []
         for marks in self._marks.values():
             while len(marks) > 1 and marks[1][0] <= now - BOUND_AGE_S:
@@ -153,11 +154,6 @@ class Bounds:
             for (queue, priority), marks in self._marks.items()
             if marks and marks[0][0] <= now - BOUND_AGE_S
         ]
-
-    @property
-    def blind_until(self) -> float | None:
-        """When the next claim without bounds is due, if the last one had any: it may have missed a straggler."""
-        return None if self.is_sweep or not self._marks else self._sweep_at
 
     def _turn_back(self, claimed: Sequence[Claimed]) -> None:
         for band, first in {(job.queue, job.priority): job for job in reversed(claimed)}.items():

@@ -9,8 +9,10 @@ returning id;
 
 -- name: beat
 -- returns: id, epoch, why
--- Renews the lease of one process and of what it has prefetched. No row 'alive' means: declared dead, stop at once.
--- The other rows are jobs of this worker that somebody wants cancelled.
+-- Renews the lease of one process and of what it has prefetched. No row 'alive' means: declared dead, stop at once. A row 'company'
+-- names another worker, if there are any. The other rows are jobs of this worker that somebody wants cancelled.
+-- The disk is not waited for: whoever watches looks for a change, so a heartbeat that a crash takes back is made up for by the next
+-- one. Meanwhile a worker would hear of no job.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 alive as (
   update evenflow.worker w set beat = w.beat + 1, beat_at = now, about = coalesce(cast(:about as text), w.about)
@@ -22,7 +24,9 @@ renewed as (
   from alive, clock where cast(:lease_us as bigint) is not null and j.worker = alive.id and j.state = 'claimed'
     and j.id = any (array(select i.id from evenflow.in_flight i where i.worker = cast(:worker as bigint) and i.state = 'claimed'))
 )
-select alive.id, 0 as epoch, 'alive' as why from alive
+select alive.id, 0 as epoch, 'alive' as why from alive where set_config('synchronous_commit', 'off', true) = 'off'
+union all
+(select w.id, 0, 'company' from evenflow.worker w where w.kind = 'worker' and w.id <> cast(:worker as bigint) limit 1)
 union all
 select i.id, i.epoch, coalesce(i.cancel_why, '') from evenflow.in_flight i
 where i.worker = cast(:worker as bigint) and i.cancel_at is not null;

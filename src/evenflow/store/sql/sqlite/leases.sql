@@ -14,6 +14,8 @@ where :lease_us is not null and state in ('claimed', 'running') and state = 'cla
 update evenflow_worker set beat = beat + 1, beat_at = :now, about = coalesce(:about, about) where id = :worker
 returning id, 0 as epoch, 'alive' as why;
 
+select id, 0 as epoch, 'company' as why from evenflow_worker where kind = 'worker' and id <> :worker limit 1;
+
 select id, epoch, coalesce(cancel_why, '') as why from evenflow_job
 where state in ('claimed', 'running') and worker = :worker and cancel_at is not null;
 
