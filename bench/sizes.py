@@ -32,6 +32,8 @@ class Sizes:
     peer_seconds: float
     peer_jobs: int | None
     """Jobs of a peer's bulk enqueue and drain; None leaves it to the harness."""
+    peer_pickups: int
+    """Jobs of each queue when their pickup is measured side by side."""
 
 
 FULL = Sizes(
@@ -40,7 +42,7 @@ FULL = Sizes(
     upkeep_rounds=15, snapshot_jobs=200_000,
     drain_jobs=100_000, drain_processes=(1, 2), flow_jobs=40_000, flow_rounds=5, pickup_jobs=200,
     delay_jobs=200, burst_jobs=5_000,
-    workflow_steps=20_000, fan_in=10_000, workflow_rounds=5, peer_seconds=4.0, peer_jobs=None,
+    workflow_steps=20_000, fan_in=10_000, workflow_rounds=5, peer_seconds=4.0, peer_jobs=None, peer_pickups=400,
 )  # fmt: skip
 QUICK = Sizes(
     bulk_jobs=10_000, bulk_rounds=3, single_jobs=100, single_rounds=4,
@@ -48,12 +50,12 @@ QUICK = Sizes(
     upkeep_rounds=9, snapshot_jobs=40_000,
     drain_jobs=10_000, drain_processes=(1, 2), flow_jobs=10_000, flow_rounds=3, pickup_jobs=40,
     delay_jobs=100, burst_jobs=5_000,
-    workflow_steps=5_000, fan_in=5_000, workflow_rounds=3, peer_seconds=1.0, peer_jobs=5_000,
+    workflow_steps=5_000, fan_in=5_000, workflow_rounds=3, peer_seconds=1.0, peer_jobs=5_000, peer_pickups=60,
 )  # fmt: skip
 SMOKE = Sizes(
     bulk_jobs=200, bulk_rounds=1, single_jobs=5, single_rounds=1,
     claim_rounds=2, few_ready=500, many_ready=2_000, groups=10, blocked=100, finished=100,
     upkeep_rounds=1, snapshot_jobs=1_000,
     drain_jobs=200, drain_processes=(1,), flow_jobs=200, flow_rounds=1, pickup_jobs=3, delay_jobs=3, burst_jobs=20,
-    workflow_steps=50, fan_in=50, workflow_rounds=1, peer_seconds=0.2, peer_jobs=100,
+    workflow_steps=50, fan_in=50, workflow_rounds=1, peer_seconds=0.2, peer_jobs=100, peer_pickups=3,
 )  # fmt: skip

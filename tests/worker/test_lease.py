@@ -9,7 +9,7 @@ import pytest
 from evenflow.settings import Settings
 from evenflow.store.engine import Parameters, Row
 from evenflow.worker import lease as lease_module
-from evenflow.worker.lease import DOUBT_EVERY_S, DOUBT_S, SOON_S, Lease
+from evenflow.worker.lease import DOUBT_EVERY_S, DOUBT_S, Lease
 
 WORKER = 7
 
@@ -20,15 +20,14 @@ class Store:
     kind = "sqlite"
 
     def __init__(self) -> None:
-        self.is_alive, self.has_company = True, False
+        self.is_alive = True
         self.in_flight: list[tuple[int, int]] = []
         self.on_call: Callable[[], None] = lambda: None
 
     def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
         self.on_call()
         if name == "beat":
-            alive = [(WORKER, 0, "alive")] if self.is_alive else []
-            return alive + ([(WORKER + 1, 0, "company")] if self.has_company else [])
+            return [(WORKER, 0, "alive")] if self.is_alive else []
         return list(self.in_flight)
 
 
@@ -65,18 +64,6 @@ def test_what_runs_is_let_go_before_the_lease_is_over(store: Store, times: Times
     assert lease.is_over()
 
 
-def test_the_second_heartbeat_comes_soon_and_all_others_in_their_time(store: Store) -> None:
-    """Workers that are started together hear of each other by it."""
-    lease = leased(store)
-    assert not lease.beat({}, now=50.0).has_company
-    assert lease.beat_at == 50.0 + SOON_S
-    store.has_company = True
-    assert lease.beat({}, now=51.0).has_company
-    assert lease.beat_at == 53.0
-    lease.beat({}, now=53.0)
-    assert lease.beat_at == 55.0
-
-
 def test_a_heartbeat_counts_from_when_it_was_sent(store: Store, times: Times) -> None:
     lease = leased(store)
 
@@ -85,6 +72,7 @@ def test_a_heartbeat_counts_from_when_it_was_sent(store: Store, times: Times) ->
 
     store.on_call = dawdle
     assert lease.beat({}, now=50.0).is_alive
+    assert lease.beat_at == 52.0
     times.now += 4.0
     assert lease.is_over()
 

@@ -19,7 +19,6 @@ MARGIN = 0.8  # of a lease: whoever has not beaten by then lets go of its jobs, 
 # A call that we gave up on may still be carried out by the server: for so long we look for claims we do not know of.
 DOUBT_S = 120.0
 DOUBT_EVERY_S = 5.0
-SOON_S = 0.25
 _encode = msgspec.json.Encoder().encode
 
 
@@ -35,7 +34,7 @@ class Lease:
         """For how long a prefetched job is ours without a start."""
         self._ends_at = lease_s() + self._length_s
         self._doubt_until = self._doubt_at = 0.0
-        self._was_refused = self._has_beaten = False
+        self._was_refused = False
         self.beat_at = 0.0
 
     def beat(self, about: dict[str, object], now: float) -> leases.Beat:
@@ -44,9 +43,7 @@ class Lease:
         answer = leases.beat(
             self._store, self._worker, claim_lease_us=self.claim_us, about=_encode(about).decode()
         )
-        # The second one soon: workers that are started together hear of each other.
-        self.beat_at = now + (self._beat_every_s if self._has_beaten else min(SOON_S, self._beat_every_s))
-        self._has_beaten = True
+        self.beat_at = now + self._beat_every_s
         if answer.is_alive:
             self._ends_at = sent + self._length_s
         return answer
