@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -193,6 +194,11 @@ def test_our_own_workers_have_slots_for_rounds_as_large_as_those_of_peers(
     monkeypatch.setenv("BENCH_CONCURRENCY", "10")
     told = {(answer["peer"], answer["version"]) for answer in ask(harness, names, SMOKE)}
     assert told == {(name, name) for name in names}, "the caller says it for all"
+
+
+def test_pickup_is_measured_with_as_many_jobs_as_the_size_says(harness: Path) -> None:
+    answers = ask(harness, ["slow"], replace(SMOKE, peer_pickups=2))
+    assert [answer["n"] for answer in answers if answer["measure"] == side_by_side.PICKUP] == [2]
 
 
 def test_side_by_side_every_queue_gets_its_turn_and_clients_do_not_keep_step(run: ModuleType) -> None:
