@@ -1,5 +1,7 @@
 """Flights on PostgreSQL: what is in flight is found by the claims that took it, and a claim changes no index."""
 
+import random
+
 import pytest
 
 from evenflow.queues import Queue
@@ -50,6 +52,14 @@ def test_flights_that_have_landed_are_forgotten_and_nobody_elses(scene: Scene, f
         advance(scene.engine, worker, [], TWO, flight=Flight(number), now=scene.now)
     form(scene.engine, ALICE, [], TWO, flight=Flight(3, [1]), now=scene.now)  # type: ignore[operator]
     assert sorted(key[:2] for key in flights(scene)) == [(ALICE, 2), (BOB, 1)]
+
+
+def test_claims_of_a_program_that_seeds_its_random_numbers_do_not_collide(scene: Scene) -> None:
+    scene.enqueue(new_job(), new_job())
+    for _ in range(2):
+        random.seed(0)
+        assert len(scene.claim(1)) == 1
+    assert len(flights(scene)) == 2
 
 
 def test_a_job_that_a_worker_takes_twice_is_in_flight_once(scene: Scene) -> None:

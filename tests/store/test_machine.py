@@ -373,7 +373,9 @@ def empty(engine: SqliteEngine | PostgresEngine, names: list[str]) -> None:
                 connection.execute(f"delete from evenflow_{table}")
     else:
         with engine.session() as session:
-            session.execute(";".join(f"delete from evenflow.{table}" for table in names).encode())
+            session.execute(
+                ";".join(f"delete from evenflow.{table}" for table in [*names, "flight"]).encode()
+            )
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Advance: the pump's round trip. Finish these runs, give me more. And the same for claims that wait to be started."""
 
 import operator
-import random
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -143,8 +143,8 @@ def advance(
 
 
 def a_flight() -> Flight:
-    """One with a number that nobody else has, for claims that are not a worker's."""
-    return Flight(random.getrandbits(62))
+    """One with a number that nobody else has, for claims that are not a worker's; also in programs that seed their random numbers."""
+    return Flight(secrets.randbits(62))
 
 
 def lone_unit(
