@@ -165,6 +165,23 @@ def test_a_caller_s_commit_brings_its_wake_up_unless_told_not_to(
         assert heard(listener) == ([ARRIVAL] if wakes else [])
 
 
+def test_a_worker_that_lets_in_what_it_does_not_serve_tells_those_who_do(
+    postgres_url: str, make_app: MakeApp
+) -> None:
+    """They have looked before it was in."""
+    app = make_app(postgres_url, wake_in_transaction=True)
+    task = app.task(name="echo")(echo)
+    app.migrate()
+    with (
+        listening(postgres_url, "evenflow_work") as listener,
+        serving(app, queues=["other"], concurrency=1, services=False),
+        with_psycopg()(postgres_url) as caller,
+    ):
+        task.using(connection=caller.connection).enqueue(1)
+        caller.commit()
+        wait_until(lambda: queue_mark("default") in heard(listener), "those who serve it to be told")
+
+
 def test_a_worker_that_takes_what_it_has_released_wakes_nobody(
     engine_url: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

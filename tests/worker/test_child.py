@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from evenflow.worker.child import SWITCH_S, _memory_mb
+from evenflow.worker.child import _memory_mb
 from evenflow.worker.orders import EXIT_GONE, EXIT_OK, EXIT_REFUSED, Orders
+from evenflow.worker.turns import SHORTEST_S
 from tests.processes import wait_until
 from tests.scratch_directory import start_time
 from tests.worker.command import Books
@@ -59,7 +60,7 @@ def read() -> list[str]:
 
 TURNS = """
 @app.task(name="turns")
-def turns():
+async def turns():
     import sys
     return sys.getswitchinterval()
 """
@@ -118,7 +119,7 @@ def test_a_lifeline_that_ends_before_it_serves_ends_it_too(tmp_path: Path, sqlit
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("", SWITCH_S), ("import sys; sys.setswitchinterval(0.003)", 0.003)]
+    ("text", "seconds"), [("", SHORTEST_S), ("import sys; sys.setswitchinterval(0.003)", 0.003)]
 )
 def test_the_pump_gets_its_turn_soon_unless_the_app_has_said_when(
     text: str, seconds: float, tmp_path: Path, sqlite_url: str, make_app: MakeApp

@@ -16,7 +16,8 @@ class Pool:
     """Threads under test, with what ran, and the ticks that a pump would give."""
 
     def __init__(self, most: int) -> None:
-        self.threads: Threads[Piece] = Threads(lambda piece: piece(), most)
+        self.counts: list[int] = []
+        self.threads: Threads[Piece] = Threads(lambda piece: piece(), most, self.counts.append)
         self.lock = threading.Lock()
         self.gate = threading.Event()
         self.running = self.greatest = self.done = 0
@@ -135,6 +136,7 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
     pool.threads.submit([pool.quick] * 10)
     wait_until(lambda: pool.done == 10, "all of them")
     wait_until(lambda: pool.threads._alive == 0, "the threads to end")
+    assert pool.counts[0] == 1 and pool.counts[-1] == 0 and max(pool.counts) <= 4
     pool.threads.submit([pool.quick])
     wait_until(lambda: pool.done == 11, "a new thread for new work")
     pool.threads.close()

@@ -22,7 +22,8 @@ class Rescuer:
 
     No wall clock is compared, and an outage of the database ages nobody: after a look that failed, or came late,
     everybody has a fresh lease. Nor does a database that can be read but not written, as with a full disk: where nobody at
-    all has beaten since the last look, the observer's own process included, that time counts for nobody.
+    all has beaten since the last look, the observer's own process included, that time counts for nobody. (One whose commits
+    hang while heartbeats, which do not wait for the disk, get through is no such case: workers go on beating then.)
     Orphans that nobody buried just now are looked for at every fifth look.
     """
 

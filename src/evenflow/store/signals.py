@@ -333,10 +333,8 @@ class Listener:
         if self._connection is not None:
             with contextlib.suppress(Exception):
                 self._connection.close()
-        self._connection, self.is_listening = (
-            None,
-            False,
-        )  # whoever hears again is told that something may have come
+        # Whoever hears again is told that something may have come.
+        self._connection, self.is_listening = None, False
 
 
 class Waker:

@@ -32,6 +32,7 @@ from evenflow.worker.outage import WorkerGaveUp
 from evenflow.worker.patience import when_available
 from evenflow.worker.serving import QueueList
 from evenflow.worker.stopping import Stop
+from evenflow.worker.turns import take_short_turns
 
 log = logging.getLogger("evenflow.worker")
 
@@ -41,8 +42,6 @@ HUNG_POLLS = 20
 _WATCH_S = 1.0
 USUAL_GARBAGE = gc.get_threshold()
 MOST_GARBAGE = 10_000
-USUAL_SWITCH_S = sys.getswitchinterval()
-SWITCH_S = 0.0002
 _STATM = Path("/proc/self/statm")
 
 
@@ -68,7 +67,7 @@ def main() -> int:
         log.error("%s", error)
         return EXIT_REFUSED
     _spare_the_collector()
-    _take_shorter_turns()
+    take_short_turns()
     ending.begin(worker, orders, app.settings.resilience.notify_poll_interval_ms / 1000)
     try:
         worker.run()
@@ -90,13 +89,6 @@ def _spare_the_collector() -> None:
     gc.freeze()
     if gc.get_threshold() == USUAL_GARBAGE:  # else the app has said what it wants
         gc.set_threshold(MOST_GARBAGE, *USUAL_GARBAGE[1:])
-
-
-def _take_shorter_turns() -> None:
-    """The thread that speaks to the database gets its turn soon, however busy bodies are: by default it waits for five
-    milliseconds, in which the server could have been through a hundred jobs."""
-    if sys.getswitchinterval() == USUAL_SWITCH_S:  # else the app has said what it wants
-        sys.setswitchinterval(SWITCH_S)
 
 
 def _lifeline() -> int:

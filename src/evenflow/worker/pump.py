@@ -173,7 +173,8 @@ class Pump:
             self._passing.pass_on()
         if self._has_promoted or carries:
             # Perhaps by another thread: cleared before the claim that looks for it.
-            self._has_promoted, self._claims.is_hungry = False, True
+            self._has_promoted = False
+            self._claims.hear_of_work()
         claim = self._claim(now)
         if self._unwritten or carries or claim is not NOTHING:
             self._exchange(claim)
@@ -225,7 +226,8 @@ class Pump:
 
     def _hear_of_written(self, answer: Advanced) -> None:
         """An end was written together with the effects of its body: what an exchange does after its ends."""
-        self._did_work = self._claims.is_hungry = True
+        self._did_work = True
+        self._claims.hear_of_work()
         self._waker.wake(*self._serving.capped)
         if answer.settled is not None:
             self._go_on_after(answer.settled)
@@ -254,7 +256,8 @@ class Pump:
         if is_hungry or now - self._filled_at >= FILL_EVERY_S:
             self._filled_at = now
             filled = bounds.fill(self._store, self._serving.bounded)
-            self._claims.is_hungry |= bool(filled)
+            if filled:
+                self._claims.hear_of_work()
             self._waker.wake(*filled)
 
     def _hear_of_promoted(self, queues: set[str]) -> None:
@@ -270,7 +273,8 @@ class Pump:
             self._announce_ends()
         if settled.is_within(taken):
             return
-        self._claims.is_hungry |= not settled.queues.isdisjoint(self._serving.names)
+        if not settled.queues.isdisjoint(self._serving.names):
+            self._claims.hear_of_work()
         self._waker.wake(*settled.queues)
 
     def _announce_ends(self) -> None:
@@ -411,13 +415,19 @@ class Pump:
             if self._queues.patterns:
                 self._names_at = 0.0
             if control.ahead(self._store).due == 0:
-                control.admit(self._store, self._settings.retention)
+                self._admit()
         else:
             is_new = bool(self._queues.patterns and payloads - self._serving.marks)  # perhaps a queue of ours
             if is_new:
                 self._names_at = 0.0
             if is_new or payloads & self._serving.marks:
                 self._claims.hear_of_work()
+
+    def _admit(self) -> bool:
+        """Let in what has arrived, or is due; whether there was something. Whoever serves it is told, and may have looked before."""
+        admitted = control.admit(self._store, self._settings.retention)
+        self._waker.wake(*admitted)
+        return bool(admitted)
 
     def _beat(self, now: float) -> None:
         answer = self._lease.beat(self._about(now), now)
@@ -503,11 +513,7 @@ class Pump:
 
     def _is_empty(self) -> bool:
         ahead = control.ahead(self._store)
-        if (
-            ahead.due is not None
-            and ahead.due <= ahead.now
-            and control.admit(self._store, self._settings.retention)
-        ):
+        if ahead.due is not None and ahead.due <= ahead.now and self._admit():
             self._claims.is_hungry = True
             return False
         if ahead.has_untold and (found := runs.unsettled(self._store)):
@@ -538,6 +544,7 @@ class Pump:
             self._slots.tend()
             delay = min(delay, self._longest_delay(now))
             if now >= failed_at + delay:
+                self._claims.hear_of_work()  # perhaps: hints that came meanwhile were told to nobody
                 return
             signals.wait(min(failed_at + delay - now, 0.5))
 
@@ -549,7 +556,7 @@ class Pump:
             return self._settings.heartbeat_ms / 1000
         if self._is_idle and self._outage.circuit(now) is Circuit.OPEN:
             return math.inf  # nothing is lost with this process, so the cooldown is kept
-        return self._settings.lease_ms / 2000
+        return self._settings.lease_ms / 4000  # beside a call that may take half of a lease
 
     def _give_up_without_lease(self) -> None:
         if self._slots.running and self._lease.is_running_out():

@@ -86,10 +86,10 @@ class Rounds:
         return len(self._under_way) < AHEAD
 
     def enough(self, here: int) -> int:
-        """How many ends make another round worth while, where so many jobs run here or have ended. A round costs the server as much as
-        25 jobs in it, so while it is at one, most of them: with fewer there would soon be three groups of jobs instead of two. Once that
-        one is answered few will do, since the server waits for us. With nothing under way a lone worker sends half of them, and the server
-        is at these while the others end; where there are more workers it is at theirs."""
+        """How many ends make another round worth while, where so many jobs run here or have ended. A round costs the server as
+        much as 25 jobs in it, so while it is at one, most of them: with fewer there would soon be three groups of jobs instead
+        of two. Once that one is answered few will do, since the server waits for us. With nothing under way a lone worker sends
+        half of them, and the server is at these while the others end; where there are more workers it is at theirs."""
         if self._under_way:
             return LEAST_ENDS if self.is_answered else max(LEAST_ENDS, here * 3 // 4)
         return max(LEAST_ENDS, here if self.has_company else here // 2)

@@ -45,6 +45,7 @@ from evenflow.worker.step_gate import StepGate
 from evenflow.worker.tally import Tally
 from evenflow.worker.threads import Threads
 from evenflow.worker.transaction import MakeTransaction
+from evenflow.worker.turns import share_turns
 
 # After its timeout a coroutine is cancelled; one that does not let go by then is ended without its consent.
 UNWILLING_S = 2.0
@@ -91,7 +92,7 @@ class Slots:
         )
         self._locator = locator
         self._coroutines = Coroutines(loop, self._caller.run_coroutine, self._over)
-        self._threads: Threads[Run] = Threads(self._run_here, threads)
+        self._threads: Threads[Run] = Threads(self._run_here, threads, share_turns)
         self._suspects: Threads[Run] = Threads(self._run_here, min(threads, SUSPECTS_AT_ONCE))
         self._processes = Processes(locator, self._keep_report, self._keep_line, worker)
         self.running: dict[int, Run] = {}

@@ -15,11 +15,14 @@ W = TypeVar("W")
 
 
 class Threads(Generic[W]):
-    """Runs pieces of work in order, on at most `most` daemon threads."""
+    """Runs pieces of work in order, on at most `most` daemon threads. `on_change` hears how many there are."""
 
-    def __init__(self, run: Callable[[W], None], most: int) -> None:
+    def __init__(
+        self, run: Callable[[W], None], most: int, on_change: Callable[[int], None] = lambda alive: None
+    ) -> None:
         self._run = run
         self._most = most
+        self._on_change = on_change
         self._work: collections.deque[W] = collections.deque()
         self._lock = threading.Condition()
         self._idle = self._alive = self._busy = 0
@@ -66,7 +69,7 @@ class Threads(Generic[W]):
         woken = min(count, self._idle)
         self._lock.notify(woken)
         for _ in range(min(count - woken, self._most - self._alive)):
-            self._alive += 1
+            self._count(1)
             threading.Thread(target=self._serve, name="evenflow-slot", daemon=True).start()
 
     def _serve(self) -> None:
@@ -85,7 +88,11 @@ class Threads(Generic[W]):
                         self._busy -= 1
         finally:
             with self._lock:
-                self._alive -= 1
+                self._count(-1)
+
+    def _count(self, change: int) -> None:
+        self._alive += change
+        self._on_change(self._alive)
 
     def _await_work(self) -> bool:
         with self._lock:
