@@ -236,7 +236,7 @@ def _is_free(engine: PostgresEngine, job: Claimed) -> bool:
 def test_a_connection_that_died_while_idle_is_replaced(
     postgres_store: PostgresEngine, scene: Scene, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evenflow.store.pipeline.FRESH_S", 0.0)
+    monkeypatch.setattr("evenflow.store.libpq.FRESH_S", 0.0)
     jobs = scene.enqueue(new_job())
     ask(pipeline)
     first = heard(pipeline).claimed
@@ -258,7 +258,7 @@ def test_a_connection_that_is_not_used_is_let_go(
     pipeline.close_when_idle()
     assert heard(pipeline).claimed == [], "not while somebody waits for an answer"
     pipeline.close_when_idle()
-    assert pipeline._connection is None
+    assert pipeline._session is None
     ask(pipeline)
     assert heard(pipeline).claimed == []
 

@@ -155,7 +155,7 @@ class TestALostConnection:
     @pytest.fixture(autouse=True)
     def no_connection_is_fresh(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """One that answered a tenth of a second ago is not looked at, and a test may take less than that."""
-        monkeypatch.setattr("evenflow.store.postgres.FRESH_S", 0.0)
+        monkeypatch.setattr("evenflow.store.libpq.FRESH_S", 0.0)
 
     @pytest.mark.parametrize("fate", ["lose message", "lose answer"])
     @pytest.mark.parametrize("count", [1, 200])

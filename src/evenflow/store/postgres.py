@@ -9,7 +9,6 @@ import importlib
 import math
 import os
 import re
-import select
 import socket
 import threading
 import time
@@ -25,16 +24,14 @@ from evenflow.store.statements import Statement, Unit, load_units
 if TYPE_CHECKING:
     import psycopg
     import psycopg.sql
+
+    from evenflow.store import libpq
 else:
-    psycopg = (
-        None  # comes with the first engine: who has a SQLite file need neither install it nor wait for it
-    )
+    # Come with the first engine: who has a SQLite file need neither install them nor wait for them.
+    psycopg = libpq = None
 
 CONNECT_TIMEOUT_S = 5
 POOL_SIZE = 4
-# A connection that answered so little ago is used without another look at it: a look lets go of the interpreter, and in a
-# busy worker the bodies would take it and keep the next round from being sent, while the server has nothing to do.
-FRESH_S = 0.1
 # Plans must not change with the statistics of a moment: a table that was empty at the first run must not leave a scan
 # of all rows in the plan cache. Every hot statement has its index, so a scan is never the better plan.
 # For the same reason a plan is made once and kept: planning the larger ones takes longer than running them.
@@ -82,7 +79,7 @@ class PostgresEngine:
         self._own_options = _options_of(conninfo)
         self.schema = schema
         self._units = load_units("postgres", schema)
-        self._idle: list[tuple[psycopg.Connection[Row], float]] = []  # with the time since when
+        self._idle: list[libpq.Session] = []
         self._pool_size = pool_size
         self._room = threading.Semaphore(pool_size)
         self._watch = Watch()
@@ -140,28 +137,20 @@ class PostgresEngine:
     @contextlib.contextmanager
     def session(self, deadline_s: float = 30.0) -> Iterator["psycopg.Connection[Row]"]:
         """A pooled connection for one unit of work; closed instead of given back when it failed."""
-        self._drop_after_fork()
-        if not self._room.acquire(timeout=deadline_s):
-            raise StoreUnavailable(f"PostgreSQL: no connection was free within {deadline_s:g} s")
-        try:
-            with translated():
-                connection = self._idle_connection() or self._connect(deadline_s)
-                try:
-                    with self.within(deadline_s, connection):
-                        yield connection
-                except BaseException as error:
-                    _reset(connection)
-                    self._beware_of_pooler(error)
-                    raise
-                finally:
-                    if not connection.closed:
-                        self._idle.append((connection, time.monotonic()))
-        finally:
-            self._room.release()
+        with translated():
+            session = self._taken(deadline_s)
+            try:
+                with self.within(deadline_s, session.connection):
+                    yield session.connection
+            except BaseException as error:
+                self._give_up(session, error)
+                raise
+            else:
+                self._give_back(session)
 
     def close(self) -> None:
         while self._idle:
-            self._idle.pop()[0].close()
+            self._idle.pop().connection.close()
         self._watch.close()
 
     def _timed(self, parameters: Parameters) -> Parameters:
@@ -187,8 +176,23 @@ class PostgresEngine:
     def _run_on_session(self, unit: Unit, parameters: Parameters, deadline_s: float) -> list[Row]:
         if len(unit.statements) > 1 or (unit.mode == "read" and read_seconds() is not None):
             return self._run_together([(unit, parameters)], deadline_s)[0]
-        with self.session(deadline_s) as connection:
-            return _fetched(_sent(connection, unit.statements[0], parameters))
+        ends_at = time.monotonic() + deadline_s
+        session = None
+        # Most of what a program and an idle worker ask goes this way: without a block of `session` around it, each layer of
+        # which takes its time.
+        try:
+            session = self._taken(deadline_s)
+            rows = session.rows(unit.statements[0], parameters, ends_at)
+        except psycopg.Error as error:
+            if session is not None:
+                self._give_up(session, error)
+            raise as_store_error(error) from error
+        except BaseException as error:
+            if session is not None:
+                self._give_up(session, error)
+            raise
+        self._give_back(session)
+        return rows
 
     def _run_together(self, units: Sequence[tuple[Unit, Parameters]], deadline_s: float) -> list[list[Row]]:
         asked = [(statement, given) for unit, given in units for statement in unit.statements]
@@ -198,20 +202,45 @@ class PostgresEngine:
             answers = iter(in_one_trip(connection, asked, ["BEGIN", *limit], ["COMMIT"]))
         return [[row for _ in unit.statements for row in next(answers)] for unit, _ in units]
 
-    def _beware_of_pooler(self, error: BaseException) -> None:
+    def _taken(self, deadline_s: float) -> "libpq.Session":
+        """A session of the pool, to be given back or given up."""
+        self._drop_after_fork()
+        if not self._room.acquire(timeout=deadline_s):
+            raise StoreUnavailable(f"PostgreSQL: no connection was free within {deadline_s:g} s")
+        try:
+            return self._idle_session() or self._connected(deadline_s)
+        except BaseException:
+            self._room.release()
+            raise
+
+    def _give_back(self, session: "libpq.Session") -> None:
+        if not session.connection.closed:
+            session.used_at = time.monotonic()
+            self._idle.append(session)
+        self._room.release()
+
+    def _give_up(self, session: "libpq.Session", error: BaseException) -> None:
+        # After an error nothing about the session is known for sure; a new connection costs less than a wrong guess.
+        with contextlib.suppress(Exception):
+            session.connection.close()
+        self._room.release()
         if isinstance(error, psycopg.Error) and error.sqlstate in _STRAYED:
             self._has_pooler = True
-            while (connection := self._idle_connection()) is not None:
-                connection.close()
+            while (idle := self._idle_session()) is not None:
+                idle.connection.close()
 
-    def _idle_connection(self) -> "psycopg.Connection[Row] | None":
+    def _idle_session(self) -> "libpq.Session | None":
         with contextlib.suppress(IndexError):  # none, or another thread took the last one
             while True:
-                connection, since = self._idle.pop()
-                if time.monotonic() - since < FRESH_S or is_alive(connection):
-                    return connection
-                connection.close()
+                session = self._idle.pop()
+                if session.may_be_used:
+                    return session
+                session.connection.close()
         return None
+
+    def _connected(self, deadline_s: float) -> "libpq.Session":
+        connection = self._connect(deadline_s)
+        return libpq.Session(connection, prepares=not self._has_pooler)
 
     def _connect(self, deadline_s: float = CONNECT_TIMEOUT_S) -> "psycopg.Connection[Row]":
         timeout_s = math.ceil(min(deadline_s, CONNECT_TIMEOUT_S))
@@ -249,10 +278,11 @@ class PostgresEngine:
 
 
 def _load_driver() -> None:
-    global psycopg
+    global psycopg, libpq
     try:
         psycopg = importlib.import_module("psycopg")
         importlib.import_module("psycopg.sql")
+        libpq = importlib.import_module("evenflow.store.libpq")
     except ImportError:
         raise DriverMissing("PostgreSQL needs psycopg", extra="postgres") from None
 
@@ -263,22 +293,27 @@ _abandoned: list[Any] = []
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """psycopg's errors as "try again", "do not", or a conflict to run again at once."""
+    """psycopg's errors as ours."""
     try:
         yield
     except psycopg.Error as error:
-        code = error.sqlstate or ""
-        text = f"PostgreSQL: {_first_line(error)}"
-        if code in _CONFLICTS or code in _STRAYED or _was_partitioned_meanwhile(error):
-            raise Conflict(text) from error
-        if isinstance(error, psycopg.errors.QueryCanceled) and read_seconds() is not None:
-            raise StoreTooSlow(f"{text}; it was given {read_seconds():g} s") from error
-        if not code and _UNWELCOME.search(text):
-            raise StoreRefused(f"{text}; correct the URL, or create what it names") from error
-        lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not code
-        if lost or code[:2] in _TRANSIENT_CLASSES or code in _TRANSIENT:
-            raise StoreUnavailable(f"{text}{_advice(error)}") from error
-        raise StoreRefused(f"{text}{f' (SQLSTATE {code})' if code else ''}") from error
+        raise as_store_error(error) from error
+
+
+def as_store_error(error: "psycopg.Error") -> Exception:
+    """What an error of psycopg means: "try again", "do not", or a conflict to run again at once."""
+    code = error.sqlstate or ""
+    text = f"PostgreSQL: {_first_line(error)}"
+    if code in _CONFLICTS or code in _STRAYED or _was_partitioned_meanwhile(error):
+        return Conflict(text)
+    if isinstance(error, psycopg.errors.QueryCanceled) and read_seconds() is not None:
+        return StoreTooSlow(f"{text}; it was given {read_seconds():g} s")
+    if not code and _UNWELCOME.search(text):
+        return StoreRefused(f"{text}; correct the URL, or create what it names")
+    lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not code
+    if lost or code[:2] in _TRANSIENT_CLASSES or code in _TRANSIENT:
+        return StoreUnavailable(f"{text}{_advice(error)}")
+    return StoreRefused(f"{text}{f' (SQLSTATE {code})' if code else ''}")
 
 
 def _was_partitioned_meanwhile(error: "psycopg.Error") -> bool:
@@ -371,24 +406,6 @@ def _advice(error: Exception) -> str:
     ):
         return "; is the server running, and is the URL right?"
     return ""
-
-
-def is_alive(connection: "psycopg.Connection[Row]") -> bool:
-    """Whether an idle connection may be used. A server that went away has closed it, and that can be read without asking:
-    after a restart no call has to fail, and with four idle connections not four in a row."""
-    with contextlib.suppress(Exception):
-        incoming = select.poll()
-        incoming.register(connection.fileno(), select.POLLIN)
-        while incoming.poll(0):  # a notice is kept for the next call, the end is an error
-            connection.pgconn.consume_input()
-        return True
-    return False
-
-
-def _reset(connection: "psycopg.Connection[Row]") -> None:
-    # After an error nothing about the session is known for sure; a new connection costs less than a wrong guess.
-    with contextlib.suppress(Exception):
-        connection.close()
 
 
 def _cut(connection: "psycopg.Connection[Row]") -> None:
