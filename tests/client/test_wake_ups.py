@@ -91,9 +91,9 @@ def test_the_wake_up_of_a_lone_enqueue_comes_with_its_commit(
         task.enqueue(2)  # its queue is known by now
         assert heard(listener) == [queue_mark("default")]
     assert [name for name in units if name.startswith("enqueue")] == [
-        "enqueue_lone",
+        "enqueue_aloud",
         "enqueue",
-        "enqueue_lone",
+        "enqueue_aloud",
     ]
     assert "wake" not in units
 

@@ -47,8 +47,18 @@ class Bound(msgspec.Struct, frozen=True):
     id: int
 
 
+class Reached(msgspec.Struct, frozen=True):
+    """How far claims that did not move V have come in a band."""
+
+    queue: str
+    priority: int
+    turn: float
+
+
 class Claim(msgspec.Struct, frozen=True):
     """What a worker asks for. With `lease_us` the jobs are prefetched as `claimed`, else they run at once.
+
+    V is moved to the turns that it took and, by a plain round, to those that were `reached` before, unless it was to stay.
 
     Capped queues, and all queues of a capped cluster, give nothing unless `under_caps` is set: then the claim takes the
     locks under which caps are counted, for one more statement.
@@ -60,6 +70,7 @@ class Claim(msgspec.Struct, frozen=True):
     lease_us: int | None = None
     moves_v: bool = True
     under_caps: bool = False
+    reached: Sequence[Reached] = ()
 
 
 class Advanced(msgspec.Struct, frozen=True):

@@ -66,9 +66,11 @@ def lone_call(
         "payload": job.payload, "now": now,
     }  # fmt: skip
     more = job.run_at, job.good_until, job.run_id, job.unique_key, job.headers, job.options
-    if more == _NOTHING_MORE and not (job.fails_on_crash or sign or wakes):
-        return "enqueue_plainly", plain
     wake = wakes[0] if wakes else None
+    if more == _NOTHING_MORE and not (job.fails_on_crash or sign):
+        if wake is None:
+            return "enqueue_plainly", plain
+        return "enqueue_aloud", {**plain, "channel": wake.channel, "wake": wake.payload}
     return "enqueue_lone", {
         **plain, "run_at": job.run_at, "good_until": job.good_until, "run_id": job.run_id, "unique_key": job.unique_key,
         "fails_on_crash": job.fails_on_crash, "signature": sign(job, number) if sign else None, "headers": job.headers,

@@ -35,17 +35,19 @@ class Session:
         self.pgconn = connection.pgconn
         self.used_at = time.monotonic()
         self._prepares = prepares
-        self._times: dict[Statement, int] = {}
-        self._names: dict[Statement, bytes] = {}
+        # By the text that is sent: its hash is known, where a statement would count all of its parts each time.
+        self._times: dict[bytes, int] = {}
+        self._names: dict[bytes, bytes] = {}
         self._loader = Transformer(connection)
         self._incoming = select.poll()
         self._incoming.register(self.pgconn.socket, select.POLLIN)
 
     def rows(self, statement: Statement, parameters: Parameters, ends_at: float) -> list[Row]:
         """Run a statement in a transaction of its own; its rows, waited for until then by the monotonic clock."""
-        name = self._names.get(statement) or self._name(statement, ends_at)
+        text = statement.dollar_bytes
+        name = self._names.get(text) or self._name(text, ends_at)
         if name is None:
-            self.pgconn.send_query_params(statement.dollar_bytes, values(statement, parameters))
+            self.pgconn.send_query_params(text, values(statement, parameters))
         else:
             self.pgconn.send_query_prepared(name, values(statement, parameters))
         return self.table(self._only_result(ends_at))
@@ -89,15 +91,15 @@ class Session:
         self._loader.set_pgresult(result)
         return self._loader.load_rows(0, result.ntuples, tuple)
 
-    def _name(self, statement: Statement, ends_at: float) -> bytes | None:
+    def _name(self, text: bytes, ends_at: float) -> bytes | None:
         """The name by which the server knows a statement from now on; None where it is asked too seldom for that."""
-        times = self._times[statement] = self._times.get(statement, 0) + 1
+        times = self._times[text] = self._times.get(text, 0) + 1
         if times <= UNPREPARED or not self._prepares:
             return None
         name = f"evenflow_{len(self._names)}".encode()
-        self.pgconn.send_prepare(name, statement.dollar_bytes)
+        self.pgconn.send_prepare(name, text)
         self._only_result(ends_at)
-        self._names[statement] = name
+        self._names[text] = name
         return name
 
     def _only_result(self, ends_at: float) -> "PGresult":

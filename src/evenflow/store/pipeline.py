@@ -33,7 +33,7 @@ class Pipeline:
             "evenflow.store.libpq"
         )  # its driver is there, since the engine is
         self._session: libpq.Session | None = None
-        self._prepared: dict[Statement, bytes] = {}
+        self._prepared: dict[bytes, bytes] = {}
         self._asked: deque[Sequence[tuple[str, Parameters]]] = deque()
 
     @property
@@ -113,10 +113,11 @@ class Pipeline:
 
     def _prepare(self, connection: "PGconn", statement: Statement) -> bytes:
         """The name under which the session knows a statement, from now on if it did not."""
-        name = self._prepared.get(statement)
+        text = statement.dollar_bytes
+        name = self._prepared.get(text)
         if name is None:
-            name = self._prepared[statement] = f"evenflow_{len(self._prepared)}".encode()
-            connection.send_prepare(name, statement.dollar_bytes)
+            name = self._prepared[text] = f"evenflow_{len(self._prepared)}".encode()
+            connection.send_prepare(name, text)
         return name
 
     def _results(self, session: "libpq.Session", ends_at: float) -> "list[PGresult]":

@@ -12,7 +12,7 @@ import msgspec
 from evenflow.job import Claimed, End
 from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, a_flight, in_order
 from evenflow.store.arrays import as_array
-from evenflow.store.engine import Engine, Row, as_json
+from evenflow.store.engine import Engine, Row
 
 _ids = msgspec.json.Decoder(list[int]).decode
 _PAYLOAD, _OPTIONS = 15, 18  # their places in a row of the answer
@@ -41,12 +41,20 @@ def plain_unit(worker: int, ends: Sequence[End], claim: Claim, flight: Flight) -
     """The one unit of a plain round, for ends that `are_plain` and a claim that is."""
     asked: dict[str, Any] = {
         "worker": worker,
-        "wants": as_json(claim.wants),
-        "bounds": as_json(claim.bounds),
+        "want_queues": as_array([want.queue for want in claim.wants]),
+        "want_tops": as_array([want.top for want in claim.wants]),
+        "bound_queues": as_array([bound.queue for bound in claim.bounds]),
+        "bound_priorities": as_array([bound.priority for bound in claim.bounds]),
+        "bound_turns": as_array([bound.turn for bound in claim.bounds]),
+        "bound_ids": as_array([bound.id for bound in claim.bounds]),
         "top": claim.top if claim.wants else 0,
         "now": None,
         **flight.parameters,
     }
+    if claim.moves_v:
+        asked["reached_queues"] = as_array([band.queue for band in claim.reached])
+        asked["reached_priorities"] = as_array([band.priority for band in claim.reached])
+        asked["reached_turns"] = as_array([band.turn for band in claim.reached])
     if not ends:
         return "plain_claim" if claim.moves_v else "plain_claim_still", asked
     asked["ids"] = as_array([end.id for end in ends])

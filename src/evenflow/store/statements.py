@@ -6,7 +6,7 @@ that return any are its result. With `-- guarded: yes` the first rows are, and w
 `-- counted: yes` there is one write, and behind it a question for the number of its rows, which a driver may know. With
 `-- only here: why` it has no twin. The schema name `evenflow.` is replaced where an installation uses another one.
 
-`-- leaves out: part, part of unit`, and nothing else, makes a smaller unit of one that stands before in the same file:
+`-- leaves out: part, part of unit`, without statements, makes a smaller unit of one that stands before in the same file:
 without what that one has between the lines `-- [part` and `-- part]`. A part may hold others.
 """
 
@@ -149,7 +149,8 @@ def _without_parts(name: str, body: str, before: Mapping[str, str]) -> str:
     parts, whole = said.groups()
     if whole not in before:
         raise ValueError(f"statement {name!r}: {whole!r} does not stand before it")
-    body = before[whole]
+    own = "".join(f"-- {key}: {value}\n" for key, value in _HEADER.findall(body))
+    body = own + before[whole]
     for part in parts.split(", "):
         body, found = re.subn(rf"(?ms)^ *-- \[{part}\n.*?^ *-- {part}\]\n", "", body)
         if not found:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from evenflow.job import Claimed
-from evenflow.store.advance import NOTHING, Advanced, Claim
+from evenflow.store.advance import NOTHING, Advanced, Claim, Reached
 from evenflow.worker.lateness import Lateness
 from evenflow.worker.serving import Bounds, Serving
 
@@ -21,10 +21,19 @@ class Claims:
     """Owns whether the store may have something for us (`is_hungry`), and when it is asked in any case (`poll_at`).
 
     `batch` is the most of one queue in one claim, 0 for no such bound; `lease_us` is for claims that are held before
-    they run.
+    they run. With `defers_v` an idle worker's claim leaves V where it is, since that takes a sixth of it, and the round that
+    follows upon it moves V instead: as a rule the one that writes the job's end, else a claim a moment later.
     """
 
-    def __init__(self, serving: Serving, *, poll_every_s: float, batch: int, lease_us: int | None) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        *,
+        poll_every_s: float,
+        batch: int,
+        lease_us: int | None,
+        defers_v: bool = False,
+    ) -> None:
         self._serving = serving
         self._poll_every_s = poll_every_s
         self._batch = batch
@@ -35,6 +44,8 @@ class Claims:
         self._lateness = Lateness()
         self._went_back = 0
         self._late_said_at = float("-inf")
+        self._defers_v = defers_v
+        self._reached: dict[tuple[str, int], float] = {}
         self._moved_v_at = 0.0
         self._told_at = 0.0
         self._owes_sweep = False
@@ -49,16 +60,19 @@ class Claims:
         """Somebody says that there is something. What was sent before may not have seen it, whatever it will bring."""
         self.is_hungry, self._told_at = True, time.monotonic()
 
-    def compose(self, free: int, now: float) -> Claim:
-        """What to ask for with so many free places; NOTHING where every queue pauses."""
+    def compose(self, free: int, now: float, *, is_alone: bool = False) -> Claim:
+        """What to ask for with so many free places, `is_alone` if without ends; NOTHING where every queue pauses."""
         wants = self._lateness.cut(self._serving.wants(min(free, self._batch or free)), now)
         if not wants:
             self.is_hungry = False
             self.postpone(now)
             return NOTHING
         moves_v = now - self._moved_v_at >= V_EVERY_S
+        if self._defers_v and is_alone and not self._reached:
+            moves_v = False
+        reached = [Reached(*band, turn) for band, turn in self._reached.items()] if moves_v else []
         under_caps = bool(self._serving.capped)
-        claim = Claim(wants, free, self._bounds.current(), self._lease_us, moves_v, under_caps)
+        claim = Claim(wants, free, self._bounds.current(), self._lease_us, moves_v, under_caps, reached)
         if self._bounds.is_sweep:
             self._sweeps.append(claim)
         # One with bounds may miss a straggler that we were told of. One that only goes along with ends was not to find anything.
@@ -79,8 +93,20 @@ class Claims:
         self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at, is_sweep=is_sweep)
         if self._owes_sweep and not self.is_hungry:
             self.poll_at = min(self.poll_at, self._bounds.sweep_at)
-        if claim.moves_v and answer.claimed:
+        if claim.moves_v and (answer.claimed or answer.rounds):
             self._moved_v_at = now
+        self._note_reached(claim, answer)
+        if self._reached:
+            self.poll_at = min(self.poll_at, now + V_EVERY_S)
+
+    def _note_reached(self, claim: Claim, answer: Advanced) -> None:
+        """What V has not come to yet. A worker that says no more of it would leave those who come next too far in front."""
+        if self._defers_v and not claim.moves_v:
+            for band, last in {(job.queue, job.priority): job for job in answer.claimed}.items():
+                self._reached[band] = max(last.turn, self._reached.get(band, last.turn))
+        for band, v in answer.rounds.items():
+            if band in self._reached and self._reached[band] <= v:
+                del self._reached[band]
 
     def note_late(self, queues: Sequence[str], most: int, now: float) -> None:
         """Jobs of these queues went back, too late for their rates; `most` is what may be claimed of a queue at best."""

@@ -64,8 +64,10 @@ class Coroutines:
         """One stint: runs until one of them waits, or leaves something behind, or the time is up."""
         task = asyncio.current_task()
         assert task is not None
-        current_run.set(None)  # every run sets it: it is no difference
-        before, marks, until = contextvars.copy_context(), _marks(task), time.monotonic() + STINT_S
+        if len(waiting) > 1:  # with nobody behind it, it does not matter what a body leaves
+            current_run.set(None)  # every run sets it: it is no difference
+            before, marks = contextvars.copy_context(), _marks(task)
+        until = time.monotonic() + STINT_S
         while waiting:
             run = waiting.popleft()
             if run.is_over:  # given back, or timed out, while it waited for the loop
@@ -78,7 +80,7 @@ class Coroutines:
             finally:
                 run.task, run.is_returned = None, True
             self._over(run, end)
-            if _marks(task) != marks or not _is_as(before) or time.monotonic() >= until:
+            if not waiting or _marks(task) != marks or not _is_as(before) or time.monotonic() >= until:
                 return
 
 

@@ -76,6 +76,7 @@ class Pump:
             poll_every_s=settings.resilience.notify_poll_interval_ms / 1000,
             batch=options.max_claim_batch,
             lease_us=self._lease.claim_us if options.prefetch else None,
+            defers_v=isinstance(engine, PostgresEngine) and not options.prefetch,
         )
         pipeline = Pipeline(engine) if isinstance(engine, PostgresEngine) and not options.prefetch else None
         self._rounds = Rounds(store, worker, settings.retention, pipeline)
@@ -198,17 +199,14 @@ class Pump:
 
     def _go_on_with(self, asked: Round, answer: Advanced) -> None:
         """What a round has brought: jobs start, and whoever waits for what it has written is told."""
-        ends, claim, asked_at, now = asked.ends, asked.claim, asked.asked_at, time.monotonic()
-        if claim is not NOTHING:  # first: what follows may tell of more work than it has found
-            self._claims.note(claim, answer, asked_at, now)
-        if answer.settled is not None:
-            # Before the bodies start: they would keep us from hearing the answer.
-            self._go_on_after(answer.settled, {job.id for job in answer.claimed})
-        # Before all that can wait: a lone job is not to wait for it.
-        if claim.lease_us is None:
-            self._start(answer.claimed, asked_at)
-        else:
-            self._prefetched.hold(answer.claimed)
+        ends, claim = asked.ends, asked.claim
+        try:
+            self._begin(asked, answer)  # before all that can wait: a lone job is not to wait for it
+        finally:
+            now = time.monotonic()
+            self._rounds.note(asked, answer)
+            if claim is not NOTHING:
+                self._claims.note(claim, answer, asked.asked_at, now)
         self._did_work = bool(ends or answer.claimed)
         self._outage.succeeded(now, did_work=self._did_work)
         if asked.may_return and any(end.state in BACK for end in ends):
@@ -223,6 +221,15 @@ class Pump:
             self._fill(len(answer.claimed) < claim.top, now)
         if answer.is_obstructed and (freed := self._gates.clear_way([want.queue for want in claim.wants])):
             self._passing.give(freed)
+
+    def _begin(self, asked: Round, answer: Advanced) -> None:
+        if answer.settled is not None:
+            # Before the bodies start: they would keep us from hearing the answer.
+            self._go_on_after(answer.settled, {job.id for job in answer.claimed})
+        if asked.claim.lease_us is None:
+            self._start(answer.claimed, asked.asked_at)
+        else:
+            self._prefetched.hold(answer.claimed)
 
     def _hear_of_written(self, answer: Advanced) -> None:
         """An end was written together with the effects of its body: what an exchange does after its ends."""
@@ -325,7 +332,7 @@ class Pump:
             # Frozen or cut off for a while: first see whether we still count as alive.
             self._lease.beat_at = 0.0
             return NOTHING
-        return self._claims.compose(free, now)
+        return self._claims.compose(free, now, is_alone=not self._unwritten)
 
     def _take_ends(self) -> None:
         ended = self._slots.ended
@@ -350,8 +357,17 @@ class Pump:
             return
         if not self._slots.ended:
             self._hear(signals.wait(self._time_to_rest()))
+            self._heed_hint()
         if self._slots.ended and busy > 4 and not self._stopping.is_on:
             self._linger(signals, max(1, busy // 2))
+
+    def _heed_hint(self) -> None:
+        """Somebody has told of work while we rested: claim it now. What else may be due by now can wait for a claim."""
+        if not self._claims.is_hungry or self._slots.ended or self._names_at == 0.0:
+            return
+        claim = self._claim(time.monotonic())
+        if claim is not NOTHING:
+            self._exchange(claim)
 
     def _linger(self, signals: Watcher, enough: int) -> None:
         """More ends are about to come: one transaction for many costs little more than for one."""

@@ -7,10 +7,9 @@ whatever needs an answer on its way, or has little to say, waits until everythin
 On PostgreSQL a round is asked in the plain form that most rounds can have, as long as the store does not say that there is more to it.
 """
 
-import contextlib
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -133,8 +132,11 @@ class Rounds:
         if units is None:
             self._flights.give_back(asked.flight.landed)
             return False
-        with self._landing(asked):
+        try:
             self._pipeline.ask(units, deadline_s=self._store.longest_s)
+        except BaseException:
+            self._flights.give_back(asked.flight.landed)
+            raise
         self._under_way.append(asked)
         self._busy_until = asked.asked_at + BUSY_S
         return True
@@ -147,15 +149,18 @@ class Rounds:
         left_s = asked.asked_at + self._store.longest_s - time.monotonic()
         answers = self._pipeline.answer(deadline_s=max(0.0, left_s))
         self._under_way.popleft()
-        return asked, self._noted(asked, self._read(asked, answers))
+        return asked, self._read(asked, answers)
 
     def exchange(
         self, ends: Sequence[End], claim: Claim, keys: Sequence[str] | None
     ) -> tuple[Round, Advanced]:
         """Ask and hear, where nothing is under way."""
         asked = self._composed(ends, claim)
-        with self._landing(asked):
-            return asked, self._noted(asked, self._asked(asked, keys))
+        try:
+            return asked, self._asked(asked, keys)
+        except BaseException:
+            self._flights.give_back(asked.flight.landed)
+            raise
 
     def _asked(self, asked: Round, keys: Sequence[str] | None) -> Advanced:
         # One by one it is the trip that counts: what a join costs more in it is less than another one.
@@ -204,16 +209,8 @@ class Rounds:
             self._joins_until = time.monotonic() + JOINS_S
         return with_steps(answer, ended)
 
-    @contextlib.contextmanager
-    def _landing(self, asked: Round) -> Iterator[None]:
-        """What a round that could not be asked was to say of flights is said by the next one."""
-        try:
-            yield
-        except BaseException:
-            self._flights.give_back(asked.flight.landed)
-            raise
-
-    def _noted(self, asked: Round, answer: Advanced) -> Advanced:
+    def note(self, asked: Round, answer: Advanced) -> None:
+        """What was heard of a round, once its jobs are on their way: which flights have begun and landed by it."""
         if self.has_flights:
             # What was refused may be in flight here by a later claim; if not, the next heartbeat finds that it is not.
             ends = (
@@ -223,7 +220,6 @@ class Rounds:
             )
             self._flights.forget([end.id for end in ends])
             self._flights.note(asked.flight.number, [job.id for job in answer.claimed])
-        return answer
 
     def _heeded(self, answer: Advanced) -> Advanced:
         if answer.is_rich:

@@ -106,13 +106,18 @@ left join evenflow.round r on r.queue = b.queue and r.priority = b.priority
 where b.queue = cast(:queue as text) and b.priority = cast(:priority as smallint)
 on conflict do nothing
 returning case
-  -- [more
+  -- [wake
   when cast(:wake as text) is not null and pg_notify(cast(:channel as text), cast(:wake as text)) is null then 0
-  -- more]
+  -- wake]
   when true then 1 end as added;
 
--- name: enqueue_plainly
+-- name: enqueue_aloud
+-- only here: on SQLite nobody has to be told
 -- leaves out: more of enqueue_lone
+-- Somebody may be idle and wait for it: a smaller statement is a sooner start.
+
+-- name: enqueue_plainly
+-- leaves out: more, wake of enqueue_lone
 
 -- name: enqueue_arriving
 -- returns: added

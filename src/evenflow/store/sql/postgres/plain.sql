@@ -8,7 +8,7 @@
 -- the ends are written, nothing is claimed, and the answer is `rich`: `advance` is asked then. It is decided here, by the snapshot of
 -- the claim: what a worker remembers may be old.
 -- kinds: ended (`id` runs ended; `payload` lists those that somebody waits for, `options` all of them where some were refused), rich,
---   round and claimed as in advance.
+--   round and claimed as in advance. V goes also to what claims before this one have `reached` that left it where it was.
 with clock as materialized (select coalesce(cast(:now as bigint), evenflow.now_us()) as now),
 -- [ends
 ended as (
@@ -31,7 +31,7 @@ archived as (
 -- ends]
 wanted as materialized (
   select w.queue, w.place, w.top, q.max_concurrency is not null as is_capped
-  from jsonb_to_recordset(cast(:wants as jsonb)) as w (queue text, place integer, top integer)
+  from unnest(cast(:want_queues as text[]), cast(:want_tops as integer[])) with ordinality as w (queue, top, place)
   left join evenflow.queue q on q.name = w.queue
   where q.paused_at is null
 ),
@@ -45,8 +45,9 @@ candidates as materialized (
   lateral (
     select l.at, l.has_limits from (
       select b.queue, b.priority, coalesce(s.turn, '-infinity') as turn, coalesce(s.id, 0) as id
-      from evenflow.band b left join jsonb_to_recordset(cast(:bounds as jsonb)) as s (
-        queue text, priority smallint, turn double precision, id bigint) on s.queue = b.queue and s.priority = b.priority
+      from evenflow.band b left join unnest(cast(:bound_queues as text[]), cast(:bound_priorities as smallint[]),
+        cast(:bound_turns as double precision[]), cast(:bound_ids as bigint[])) as s (queue, priority, turn, id)
+        on s.queue = b.queue and s.priority = b.priority
       where b.queue = w.queue order by b.priority) b,
     lateral (
       select j.ctid as at, j.limits is not null as has_limits from evenflow.job j
@@ -72,7 +73,13 @@ landed as (
   delete from evenflow.flight f where f.worker = cast(:worker as bigint) and f.number = any (cast(:landed as bigint[]))
 )
 -- [rounds
-, front as (select queue, priority, max(turn) as turn from claimed group by queue, priority),
+, front as (
+  select queue, priority, max(turn) as turn from (
+    select queue, priority, turn from claimed union all
+    select queue, priority, turn from unnest(cast(:reached_queues as text[]), cast(:reached_priorities as smallint[]),
+      cast(:reached_turns as double precision[])) as r (queue, priority, turn)) f
+  group by queue, priority
+),
 first_round as (
   insert into evenflow.round (queue, priority, v) select queue, priority, turn from front
   where not exists (select from evenflow.round r where r.queue = front.queue and r.priority = front.priority)
