@@ -50,6 +50,8 @@ STOPPING_TRY_S = 0.2
 TEND_EVERY_S = 0.25
 LISTEN_EVERY_S = 0.25
 LISTEN_FOR_S = 0.001
+FEW = 3
+HAND_OVER_S = 0.0001
 
 
 class Pump:
@@ -228,6 +230,9 @@ class Pump:
             self._go_on_after(answer.settled, {job.id for job in answer.claimed})
         if asked.claim.lease_us is None:
             self._start(answer.claimed, asked.asked_at)
+            if 0 < len(answer.claimed) <= FEW and not self._slots.ended:
+                # Whoever runs them has to wake up and needs Python's lock: it would wait for all that we do next.
+                time.sleep(HAND_OVER_S)
         else:
             self._prefetched.hold(answer.claimed)
 
