@@ -7,8 +7,8 @@ from evenflow.job import Claimed, End
 from evenflow.queues import Queue
 from evenflow.store.advance import NOTHING, Advanced, Claim, Want
 from evenflow.store.control import declare_cluster, declare_queue
+from evenflow.store.open import AnyEngine
 from evenflow.store.plain import advance_plainly, are_plain, is_plain
-from evenflow.store.postgres import PostgresEngine
 from evenflow.store.reads import await_job
 from tests.store.scene import ALICE, BOB, Scene, end_of, execute, new_job
 from tests.store.test_advance import (  # the same cases, with the scene of this module
@@ -24,7 +24,7 @@ FIVE = Claim((Want("default", 0, 5),), 5)
 class PlainScene(Scene):
     """A scene whose rounds are plain wherever they can be, as those of a worker are."""
 
-    def __init__(self, engine: PostgresEngine) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         super().__init__(engine)
         self._plain: set[tuple[int, int]] = set()
         self.rounds = 0
@@ -45,14 +45,20 @@ class PlainScene(Scene):
         return end.state == "succeeded" and (end.id, end.epoch) in self._plain
 
 
-@pytest.fixture
-def scene(postgres_store: PostgresEngine) -> PlainScene:
-    return PlainScene(postgres_store)
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> AnyEngine:
+    engine: AnyEngine = request.getfixturevalue(f"{request.param}_store")
+    return engine
 
 
 @pytest.fixture
-def plain(postgres_store: PostgresEngine) -> Scene:
-    return Scene(postgres_store)
+def scene(store: AnyEngine) -> PlainScene:
+    return PlainScene(store)
+
+
+@pytest.fixture
+def plain(store: AnyEngine) -> Scene:
+    return Scene(store)
 
 
 def claimed(scene: Scene, claim: Claim = FIVE) -> Advanced:

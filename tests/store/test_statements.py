@@ -26,6 +26,9 @@ LISTS = {
     "starts",
     "progress",
     "ids",
+    "epochs",
+    "kept",
+    "reached",
     "queues",
     "weights",
     "costs",
@@ -72,10 +75,12 @@ def test_both_engines_have_the_same_units() -> None:
 
 
 def test_a_unit_takes_the_same_parameters_on_both_engines() -> None:
-    # `now` apart: PostgreSQL has a clock of its own, SQLite is told the time. And flights: SQLite has none.
+    # `now` apart: PostgreSQL has a clock of its own, SQLite is told the time. And flights: SQLite has none. And plain rounds: they
+    # take their lists in the form that each reads quickest.
     apart = {"now", "flight", "landed"}
     sqlite, postgres = (
-        {name: units[name].parameters - apart for name in NAMES} for units in (SQLITE, POSTGRES)
+        {name: units[name].parameters - apart for name in NAMES if not name.startswith("plain_")}
+        for units in (SQLITE, POSTGRES)
     )
     assert sqlite == postgres
 

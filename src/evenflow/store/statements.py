@@ -42,10 +42,8 @@ _FILES = (
     "publishing",
     "statistics",
     "dashboard",
+    "plain",
 )
-
-# Files that one engine has alone.
-_MORE = {"postgres": ("plain",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class Unit:
 def load_units(kind: str, schema: str = "evenflow") -> dict[str, Unit]:
     """All units of one engine, by name."""
     units: dict[str, Unit] = {}
-    for stem in (*_FILES, *_MORE.get(kind, ())):
+    for stem in _FILES:
         for unit in parse_units(read_sql(kind, f"{stem}.sql", schema)):
             if unit.name in units:
                 raise ValueError(f"statement {unit.name!r} stands twice in the {kind} files")

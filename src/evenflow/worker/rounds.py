@@ -4,7 +4,7 @@ A round that is sent while the server is still at the one before is begun withou
 worker to hear an answer and to start its jobs. Two rounds under way are enough for that, and only those that go out as a whole:
 whatever needs an answer on its way, or has little to say, waits until everything before it was heard.
 
-On PostgreSQL a round is asked in the plain form that most rounds can have, as long as the store does not say that there is more to it.
+A round is asked in the plain form that most rounds can have, as long as the store does not say that there is more to it.
 """
 
 import time
@@ -166,7 +166,7 @@ class Rounds:
         # One by one it is the trip that counts: what a join costs more in it is less than another one.
         if asked.steps and (units := self._units(asked, expects_joins=True)) is not None:
             return self._read(asked, self._store.run_all(units))
-        if asked.is_plain and not asked.steps:
+        if asked.is_plain and not (asked.steps or keys):
             return self._heeded(
                 advance_plainly(self._store, self._worker, asked.ends, asked.claim, flight=asked.flight)
             )
@@ -178,7 +178,7 @@ class Rounds:
         now = time.monotonic()
         steps = [end for end in ends if end.run_id is not None]
         others = [end for end in ends if end.run_id is None] if steps else ends
-        can_be_plain = self.has_flights and is_plain(claim) and are_plain(others)
+        can_be_plain = is_plain(claim) and are_plain(others)
         plain = can_be_plain and (claim is NOTHING or now >= self._rich_until)
         flight = Flight(self._flights.next(), self._flights.take_landed())
         return Round(ends, claim, now, plain, flight, steps, others)
@@ -187,14 +187,17 @@ class Rounds:
         """A round that goes out as a whole, ends of steps before everything else; None where it takes more."""
         if not self.has_flights or not all(map(can_be_sent, asked.steps)):
             return None
-        last = (plain_unit if asked.is_plain else lone_unit)(
-            self._worker, asked.others, asked.claim, asked.flight
-        )
+        last = self._last(asked)
         if last is None:
             return None
         if not asked.steps:
             return [last]
         return [*step_units(self._worker, asked.steps, self._retention, expects_joins=expects_joins), last]
+
+    def _last(self, asked: Round) -> tuple[str, dict[str, Any]] | None:
+        if asked.is_plain:
+            return plain_unit(self._store.kind, self._worker, asked.others, asked.claim, asked.flight)
+        return lone_unit(self._worker, asked.others, asked.claim, asked.flight)
 
     def _read(self, asked: Round, answers: Sequence[list[Row]]) -> Advanced:
         *first, rows = answers
@@ -236,7 +239,7 @@ class Rounds:
 
     @property
     def has_flights(self) -> bool:
-        """Whether the store finds by flights what is in flight: PostgreSQL does, and takes plain rounds."""
+        """Whether the store finds by flights what is in flight, as PostgreSQL does."""
         return self._store.kind == "postgres"
 
     def keep(self, known: Collection[int]) -> None:

@@ -1,5 +1,4 @@
 -- name: plain_advance
--- only here: SQLite has no round trip to save, and one writer at a time
 -- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state, inputs, is_plain
 -- `advance` for what most rounds are: runs that succeeded, of jobs without keys and outside of workflows, and a claim from
 -- queues about which there is nothing to say. Setting up the parts of `advance` that have nothing to do costs half a millisecond,
