@@ -31,7 +31,7 @@ class PlainScene(Scene):
 
     def advance(self, worker: int, *ends: End, claim: Claim = NOTHING) -> Advanced:
         marked = [msgspec.structs.replace(end, is_plain=self._is_plain(end)) for end in ends]
-        if not (is_plain(claim) and are_plain(marked)):
+        if not (is_plain(claim, self.engine.kind) and are_plain(marked)):
             return super().advance(worker, *ends, claim=claim)
         self.rounds += 1
         answer = advance_plainly(self.engine, worker, marked, claim, now=self.now)
@@ -72,6 +72,13 @@ def ended(scene: Scene, *jobs: Claimed, worker: int = ALICE, result: str | None 
 
 def limit(scene: Scene, job: int) -> None:
     execute(scene.engine, f"update evenflow_job set limits = '[]' where id = {job}")
+
+
+def shut(scene: Scene) -> None:
+    execute(
+        scene.engine,
+        "insert into evenflow_gate (kind, name, cause, shut_at) values ('task', 'other', 'pause', 1)",
+    )
 
 
 def test_the_cases_above_really_ran_plain_rounds(scene: PlainScene) -> None:
@@ -151,10 +158,7 @@ class TestItClaimsNothingAndSaysSo:
 
     def test_where_a_gate_is_shut(self, plain: Scene) -> None:
         plain.enqueue(new_job())
-        execute(
-            plain.engine,
-            "insert into evenflow_gate (kind, name, cause, shut_at) values ('task', 'other', 'pause', 1)",
-        )
+        shut(plain)
         self.expect_rich(plain)
 
     def test_where_one_of_the_first_jobs_has_a_key(self, plain: Scene) -> None:
@@ -186,3 +190,54 @@ class TestItClaimsNothingAndSaysSo:
         answer = claimed(scene)
         assert (answer.claimed, answer.is_rich) == ([], True)
         assert set(scene.states().values()) <= {"ready", "blocked"}
+
+
+class TestUnderCapsOnSqlite:
+    """Whoever writes there is alone, so a plain round may count."""
+
+    UNDER = msgspec.structs.replace(FIVE, under_caps=True)
+
+    @pytest.fixture
+    def plain(self, sqlite_store: AnyEngine) -> Scene:
+        return Scene(sqlite_store)
+
+    def test_it_takes_what_the_cap_of_the_queue_leaves(self, plain: Scene) -> None:
+        plain.enqueue(*[new_job() for _ in range(6)])
+        declare_queue(plain.engine, Queue("default", max_concurrency=3))
+        mine = claimed(plain, self.UNDER).claimed
+        assert len(mine) == 3 and all(job.is_plain for job in mine)
+        at_the_cap = claimed(plain, self.UNDER)
+        assert (at_the_cap.claimed, at_the_cap.is_rich) == ([], False)
+        answer = advance_plainly(plain.engine, ALICE, [end_of(mine[0])], self.UNDER, now=plain.now)
+        assert len(answer.claimed) == 1
+
+    def test_it_takes_what_the_cap_of_the_cluster_leaves(self, plain: Scene) -> None:
+        plain.enqueue(*[new_job(queue=queue) for queue in ("a", "b", "b")])
+        declare_cluster(plain.engine, 2)
+        both = Claim((Want("a", 0, 5), Want("b", 1, 5)), 5, under_caps=True)
+        assert [job.queue for job in claimed(plain, both).claimed] == ["a", "b"]
+        at_the_cap = claimed(plain, both)
+        assert (at_the_cap.claimed, at_the_cap.is_rich) == ([], False)
+
+    def test_a_key_among_the_first_is_told_only_where_there_is_room(self, plain: Scene) -> None:
+        declare_queue(plain.engine, Queue("default", max_concurrency=1))
+        plain.enqueue(new_job())
+        assert claimed(plain, self.UNDER).claimed
+        limit(plain, plain.enqueue(new_job())[0])
+        assert not claimed(plain, self.UNDER).is_rich
+        declare_queue(plain.engine, Queue("default", max_concurrency=2))
+        assert claimed(plain, self.UNDER).is_rich
+
+    def test_a_gate_is_told(self, plain: Scene) -> None:
+        plain.enqueue(new_job())
+        shut(plain)
+        assert claimed(plain, self.UNDER).is_rich
+
+
+def test_of_two_ends_of_one_job_the_later_claim_s_counts_in_either_order(plain: Scene) -> None:
+    (job,) = plain.enqueue(new_job())
+    (first,) = claimed(plain).claimed
+    execute(plain.engine, f"update evenflow_job set state = 'ready', worker = null where id = {job}")
+    (second,) = claimed(plain).claimed
+    ended(plain, second, first, result='"kept"')
+    assert plain.states() == {job: "succeeded"}

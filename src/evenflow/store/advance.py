@@ -11,6 +11,7 @@ from evenflow.job import Claimed, End, JudgedEnd
 from evenflow.settings import Retention
 from evenflow.store.arrays import as_array
 from evenflow.store.callers import Relay, drive_together
+from evenflow.store.ends import epochs_of, successes, told
 from evenflow.store.engine import Engine, Last, Row, Steps, as_json
 from evenflow.store.gates import Turned, turned, verdict_unit
 from evenflow.store.limits import BATCH, Promoted, promoted, promotion
@@ -196,6 +197,7 @@ def _in_turn(
     steps = [end for end in ends if end.run_id is not None]
     ended = [end for end in steps if end.state not in BACK]
     parked = [end.id for end in steps if end.state == "waiting"]
+    holders = [end for end in ends if not (end.is_plain or end.state in BACK)]
 
     def together() -> Steps[Advanced]:
         verdicts = verdict_unit(ends, worker, now)
@@ -203,14 +205,22 @@ def _in_turn(
         settled, noted = (
             (yield from end_steps(ended, worker, retention, now)) if ended else (Settled(), frozenset())
         )
-        freed = (yield "let_go", {"ends": as_json(ends), "worker": worker}) if engine.kind == "sqlite" else []
+        freed = []
+        if engine.kind == "sqlite" and holders:
+            freed = yield "let_go", {"epochs": epochs_of(holders), "worker": worker}
         names, left = _to_pass_on(freed, keys)
         done = promoted((yield promotion(names, now))) if names else None
         paused = (yield "paused_steps", {"ids": as_json(parked)}) if parked else []
-        for unit in _before(ends, worker, claim, now):  # noqa: UP028 - `yield from` would send rows into a list
+        others = [_bare(end, paused) for end in ends]
+        plainly, rows = list[End](), list[Row]()
+        if engine.kind == "sqlite":
+            plainly, others = _parted(others)
+        if plainly:
+            rows += yield "end_successes", successes(plainly, worker) | {"now": now}
+        for unit in _before(others, worker, claim, now):  # noqa: UP028 - `yield from` would send rows into a list
             yield unit
-        rows = yield Last(*_last(worker, [_bare(end, paused) for end in ends], claim, flight, now))
-        answer = _answer(rows, claim, changes, done)
+        rows += yield Last(*_last(worker, others, claim, flight, now))
+        answer = _answer(rows, claim, changes, done, plainly)
         answer.freed.update(left)
         return msgspec.structs.replace(answer, settled=settled if steps else None, runs=noted)
 
@@ -218,6 +228,15 @@ def _in_turn(
     if answer.settled is not None:
         after_settling(engine, answer.settled, retention, now)
     return answer
+
+
+def _parted(ends: Sequence[End]) -> tuple[list[End], list[End]]:
+    """Those of which nothing but the row of their job is to be moved, and the others."""
+    plainly, others = list[End](), list[End]()
+    for end in ends:
+        is_plain = end.state == "succeeded" and end.error is None and not end.crashed
+        (plainly if is_plain else others).append(end)
+    return plainly, others
 
 
 def _to_pass_on(freed: Iterable[Row], keys: Sequence[str] | None) -> tuple[list[str], list[str]]:
@@ -275,7 +294,9 @@ def _before(
     return units
 
 
-def _answer(rows: Iterable[Row], claim: Claim, changes: Sequence[Turned], done: Promoted | None) -> Advanced:
+def _answer(
+    rows: Iterable[Row], claim: Claim, changes: Sequence[Turned], done: Promoted | None, plainly: Sequence[End] = ()
+) -> Advanced:  # fmt: skip
     claimed, lost, awaited, rounds, freed, shut = [], [], [], {}, set(), False
     for row in rows:
         if row[0] == "claimed":
@@ -284,6 +305,10 @@ def _answer(rows: Iterable[Row], claim: Claim, changes: Sequence[Turned], done: 
             lost.append((row[1], row[2]))
         elif row[0] == "awaited":
             awaited.append(row[1])
+        elif row[0] == "ended":
+            waited_for, refused = told(row, plainly)
+            awaited += waited_for
+            lost += refused
         elif row[0] == "freed":
             freed.update(_names(row[_PAYLOAD]))
         elif row[0] == "shut":

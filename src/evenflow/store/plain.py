@@ -9,16 +9,13 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from evenflow.job import Claimed, End
 from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, Want, a_flight, in_order
 from evenflow.store.arrays import as_array
+from evenflow.store.ends import successes, told
 from evenflow.store.engine import Engine, Row, as_json
 
 _place = operator.attrgetter("place")
-_ids = msgspec.json.Decoder(list[int]).decode
-_PAYLOAD, _OPTIONS = 15, 18  # their places in a row of the answer
 
 
 def are_plain(ends: Iterable[End]) -> bool:
@@ -26,9 +23,10 @@ def are_plain(ends: Iterable[End]) -> bool:
     return all(end.is_plain for end in ends)
 
 
-def is_plain(claim: Claim) -> bool:
-    """Whether a plain round can make this claim: it neither prefetches nor counts under caps."""
-    return claim.lease_us is None and not claim.under_caps
+def is_plain(claim: Claim, kind: str) -> bool:
+    """Whether a plain round on this kind of database can make this claim: it neither prefetches nor, but on SQLite, counts under
+    caps, which takes locks elsewhere."""
+    return claim.lease_us is None and (kind == "sqlite" or not claim.under_caps)
 
 
 def advance_plainly(
@@ -51,7 +49,7 @@ def plain_unit(
     asked = {"worker": worker, "top": claim.top if claim.wants else 0, "now": None}
     wants = sorted(claim.wants, key=_place)
     if kind == "sqlite":
-        return name, asked | _in_json(ends, wants, claim)
+        return name, asked | _in_json(wants, claim) | successes(ends, worker)
     return name, asked | _in_arrays(ends, wants, claim) | flight.parameters
 
 
@@ -76,13 +74,12 @@ def _in_arrays(ends: Sequence[End], wants: Sequence[Want], claim: Claim) -> dict
     return asked
 
 
-def _in_json(ends: Sequence[End], wants: Sequence[Want], claim: Claim) -> dict[str, Any]:
+def _in_json(wants: Sequence[Want], claim: Claim) -> dict[str, Any]:
     return {
         "wants": as_json([(want.queue, want.top) for want in wants]),
         "bounds": as_json([(bound.queue, bound.priority, bound.turn, bound.id) for bound in claim.bounds]),
         "reached": as_json([(band.queue, band.priority, band.turn) for band in claim.reached]),
-        "epochs": as_json({end.id: end.epoch for end in ends}),
-        "kept": as_json([(end.id, end.epoch, end.keep_us, end.result) for end in ends if end.keep_us > 0]),
+        "caps_locked": claim.under_caps,
     }
 
 
@@ -101,14 +98,5 @@ def plain_answer(rows: Iterable[Row], ends: Sequence[End], claim: Claim) -> Adva
         elif row[0] == "rich":
             is_rich = claim is not NOTHING
         else:
-            awaited, lost = _ended(row, ends)
+            awaited, lost = told(row, ends)
     return Advanced(in_order(claimed, claim), lost, awaited, rounds, set(), is_rich=is_rich)
-
-
-def _ended(row: Row, ends: Sequence[End]) -> tuple[list[int], list[tuple[int, int]]]:
-    """The ends that somebody waits for, and those that were refused."""
-    awaited = _ids(row[_PAYLOAD]) if row[_PAYLOAD] is not None else []
-    if row[1] >= len(ends):
-        return awaited, []
-    written = set(_ids(row[_OPTIONS])) if row[_OPTIONS] is not None else set()
-    return awaited, [(end.id, end.epoch) for end in ends if end.id not in written]

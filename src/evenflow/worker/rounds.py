@@ -178,7 +178,7 @@ class Rounds:
         now = time.monotonic()
         steps = [end for end in ends if end.run_id is not None]
         others = [end for end in ends if end.run_id is None] if steps else ends
-        can_be_plain = is_plain(claim) and are_plain(others)
+        can_be_plain = is_plain(claim, self._store.kind) and are_plain(others)
         plain = can_be_plain and (claim is NOTHING or now >= self._rich_until)
         flight = Flight(self._flights.next(), self._flights.take_landed())
         return Round(ends, claim, now, plain, flight, steps, others)

@@ -228,20 +228,6 @@ from (
 -- ends]
 ;
 
--- name: let_go
--- returns: limiter
--- Runs that end let go of their keys, before and in the transaction of the statement that writes their ends. For SQLite, which
--- passes the keys on in between: here `advance` does it by the way, and its promotions have transactions of their own.
-with ends as materialized (
-  select e.* from jsonb_to_recordset(cast(:ends as jsonb)) as e (id bigint, epoch integer, state text)
-  where e.state not in ('ready', 'scheduled', 'waiting')
-),
-ended as materialized (
-  select j.id from evenflow.job j join ends e on e.id = j.id and e.epoch = j.epoch
-  where j.id = any (array(select id from ends)) and j.worker = cast(:worker as bigint) and j.limits is not null
-)
-delete from evenflow.hold h where h.job_id = any (array(select id from ended)) returning h.limiter;
-
 -- name: advance_onward
 -- leaves out: returns of advance
 -- Where nothing goes back, and it is time to move V.

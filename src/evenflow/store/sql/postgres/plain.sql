@@ -114,7 +114,7 @@ where (select are_many from rules) or exists (select from candidates where has_l
 union all
 select 'ended', count(*), 0, null, null, null, null, null, null, null, null, null, null, null, null,
   cast(array_to_json(array_agg(d.id) filter (where d.awaited)) as text), null, null,
-  case when count(*) < cardinality(cast(:ids as bigint[])) then cast(array_to_json(array_agg(d.id)) as text) end, null, null, null, null
+  case when count(*) < cardinality(cast(:ids as bigint[])) then coalesce(cast(array_to_json(array_agg(d.id)) as text), '[]') end, null, null, null, null
 from ended d having count(*) < cardinality(cast(:ids as bigint[])) or bool_or(d.awaited)
 -- ends]
 ;

@@ -191,11 +191,13 @@ cross join evenflow_round r on r.queue = c.queue and r.priority = c.priority;
 -- rounds]
 
 -- name: let_go
+-- only here: on PostgreSQL `advance` does it by the way, since keys are passed on in transactions of their own
 -- returns: limiter
+-- Runs that end let go of their keys, before and in the transaction of the units that write their ends.
 delete from evenflow_hold where job_id in (
-  select j.id from json_each(:ends) e
-  cross join evenflow_job j on j.id = e.value ->> 'id' and j.epoch = e.value ->> 'epoch' and j.worker = :worker
-  where e.value ->> 'state' not in ('ready', 'scheduled', 'waiting') and j.limits is not null)
+  select j.id from json_each(:epochs) e
+  cross join evenflow_job j on j.id = cast(e.key as integer) and j.epoch = e.value and j.worker = :worker
+  where j.limits is not null)
 returning limiter;
 
 -- name: advance_onward
