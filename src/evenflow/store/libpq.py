@@ -111,7 +111,9 @@ class Session:
             raise StoreUnavailable("PostgreSQL: the connection was lost before an answer came")
         raise_failure(result)
         self.await_result(ends_at)
-        self.pgconn.get_result()  # none: from here on the server can be asked again
+        # Then none, and from here on the server can be asked again; or why the commit failed, which is told after the rows.
+        if (failed := self.pgconn.get_result()) is not None:
+            raise_failure(failed)
         return result
 
 
