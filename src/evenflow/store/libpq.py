@@ -34,6 +34,8 @@ class Session:
         self.connection = connection
         self.pgconn = connection.pgconn
         self.used_at = time.monotonic()
+        # A database without an encoding keeps what it gets.
+        self._encoding = connection.info.encoding.replace("ascii", "utf-8")
         self._prepares = prepares
         # By the text that is sent: its hash is known, where a statement would count all of its parts each time.
         self._times: dict[bytes, int] = {}
@@ -47,10 +49,15 @@ class Session:
         text = statement.dollar_bytes
         name = self._names.get(text) or self._name(text, ends_at)
         if name is None:
-            self.pgconn.send_query_params(text, values(statement, parameters))
+            self.pgconn.send_query_params(text, self.values(statement, parameters))
         else:
-            self.pgconn.send_query_prepared(name, values(statement, parameters))
+            self.pgconn.send_query_prepared(name, self.values(statement, parameters))
         return self.table(self._only_result(ends_at))
+
+    def values(self, statement: Statement, parameters: Parameters) -> list[bytes | None]:
+        """The parameters of a statement as they are sent."""
+        encoding = self._encoding
+        return [_text(parameters[name], encoding) for name in statement.parameters]
 
     @property
     def may_be_used(self) -> bool:
@@ -117,23 +124,21 @@ class Session:
         return result
 
 
-def values(statement: Statement, parameters: Parameters) -> list[bytes | None]:
-    """The parameters of a statement as they are sent."""
-    return [_text(parameters[name]) for name in statement.parameters]
-
-
 def raise_failure(result: "PGresult") -> None:
     """Raise what the server says went wrong, as psycopg names it."""
     if result.status == ExecStatus.FATAL_ERROR:
         raise psycopg.errors.error_from_result(result)
 
 
-def _text(value: Any) -> bytes | None:
+def _text(value: Any, encoding: str) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, bool):
         return b"t" if value else b"f"
-    return str(value).encode()
+    text = str(value).encode(encoding)
+    if b"\0" in text:  # libpq would take what stands before it
+        raise psycopg.DataError("a text with a zero byte (\\0) cannot be stored; leave it out")
+    return text
 
 
 def _awaited(poll: "select.poll", ends_at: float) -> int:

@@ -61,7 +61,7 @@ class Pipeline:
             # All are prepared before one is run: what comes behind an error is left out.
             names = [self._prepare(session.pgconn, statement) for statement, _ in found]
             for name, (statement, given) in zip(names, found, strict=True):
-                session.pgconn.send_query_prepared(name, self._libpq.values(statement, given))
+                session.pgconn.send_query_prepared(name, session.values(statement, given))
             session.pgconn.pipeline_sync()  # what stands before it is a transaction
             self._asked.append(units)
             session.flush(time.monotonic() + deadline_s)
