@@ -5,12 +5,13 @@ import pytest
 
 from evenflow.job import Claimed, End
 from evenflow.queues import Queue
-from evenflow.store.advance import NOTHING, Advanced, Claim, Want
+from evenflow.store.advance import NOTHING, Advanced, Claim, Reached, Want
 from evenflow.store.control import declare_cluster, declare_queue
 from evenflow.store.open import AnyEngine
 from evenflow.store.plain import advance_plainly, are_plain, is_plain
+from evenflow.store.postgres import PostgresEngine
 from evenflow.store.reads import await_job
-from tests.store.scene import ALICE, BOB, Scene, end_of, execute, new_job
+from tests.store.scene import ALICE, BOB, Scene, end_of, execute, new_job, rows_of
 from tests.store.test_advance import (  # the same cases, with the scene of this module
     TestAnEnd,
     TestAReturn,
@@ -241,3 +242,49 @@ def test_of_two_ends_of_one_job_the_later_claim_s_counts_in_either_order(plain: 
     (second,) = claimed(plain).claimed
     ended(plain, second, first, result='"kept"')
     assert plain.states() == {job: "succeeded"}
+
+
+class TestWhatWasReached:
+    """By claims that left V where it was."""
+
+    REACHED = (Reached("default", 0, 7.0), Reached("other", 5, 2.5))
+
+    def test_moves_v_by_a_round_that_asks_for_nothing(self, plain: Scene) -> None:
+        (job,) = plain.enqueue(new_job())
+        answer = claimed(plain, Claim(reached=self.REACHED))
+        assert (answer.rounds, answer.claimed) == ({("default", 0): 7.0, ("other", 5): 2.5}, [])
+        assert vs(plain) == answer.rounds
+        assert plain.states() == {job: "ready"}
+
+    def test_moves_v_along_with_ends_and_with_a_claim(self, plain: Scene) -> None:
+        plain.enqueue(new_job(), new_job())
+        (job,) = claimed(plain, Claim((Want("default", 0, 1),), 1, moves_v=False)).claimed
+        claim = msgspec.structs.replace(FIVE, reached=self.REACHED[1:])
+        answer = advance_plainly(plain.engine, ALICE, [end_of(job, result="null")], claim, now=plain.now)
+        assert answer.rounds == vs(plain) == {("default", 0): 1.0, ("other", 5): 2.5}
+
+    def test_moves_v_also_where_a_round_claims_nothing_since_there_is_more_to_it(self, plain: Scene) -> None:
+        plain.enqueue(new_job())
+        declare_cluster(plain.engine, 3)
+        answer = claimed(plain, msgspec.structs.replace(FIVE, reached=self.REACHED))
+        assert answer.is_rich
+        assert answer.rounds == vs(plain) == {("default", 0): 7.0, ("other", 5): 2.5}
+
+    def test_never_moves_v_back_and_says_where_it_is(self, plain: Scene) -> None:
+        claimed(plain, Claim(reached=self.REACHED))
+        answer = claimed(plain, Claim(reached=(Reached("default", 0, 3.0),)))
+        assert answer.rounds == {("default", 0): 7.0}
+        assert vs(plain)["default", 0] == 7.0
+
+    def test_does_not_wait_for_whoever_holds_v(self, postgres_store: PostgresEngine) -> None:
+        plain = Scene(postgres_store)
+        claimed(plain, Claim(reached=self.REACHED))
+        with postgres_store.connect() as other, other.transaction():
+            other.execute("select from evenflow.round where queue = 'default' for update")
+            further = tuple(msgspec.structs.replace(band, turn=9.0) for band in self.REACHED)
+            assert claimed(plain, Claim(reached=further)).rounds == {("other", 5): 9.0}
+        assert vs(plain) == {("default", 0): 7.0, ("other", 5): 9.0}
+
+
+def vs(scene: Scene) -> dict[tuple[str, int], float]:
+    return {(row["queue"], row["priority"]): row["v"] for row in rows_of(scene.engine, "round")}

@@ -1,26 +1,29 @@
 """How a pump comes to its jobs: what starts first, which statements it sends, when it looks, and what wakes it."""
 
 import contextlib
+import math
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
 from evenflow import Evenflow, Queue, Resilience
 from evenflow.errors import ConfigError
-from evenflow.store.advance import NOTHING, Advanced, Claim, Want
+from evenflow.job import Claimed
+from evenflow.store.advance import NOTHING, Advanced, Claim, Reached, Want
 from evenflow.store.signals import Interrupt, watch_signals
 from evenflow.worker import claims as claims_module
 from evenflow.worker import local as local_module
 from evenflow.worker import pump as pump_module
 from evenflow.worker import rounds as rounds_module
 from evenflow.worker import serving as serving_module
-from evenflow.worker.claims import Claims
+from evenflow.worker.claims import V_EVERY_S, Claims
 from evenflow.worker.options import PumpOptions
 from evenflow.worker.serving import BOUND_AGE_S, QueueList, Serving
 from tests.client.serving import serving
@@ -118,6 +121,117 @@ class TestAClaimWithBounds:
         sweep = claims.compose(10, self.now)
         assert sweep.bounds == []
         assert not self.is_followed(claims, sweep)
+
+
+class TestVThatAnIdleWorkerLeaves:
+    """Whoever comes next enters behind V: left for good, it would let them in front of all that wait."""
+
+    @pytest.fixture
+    def claims(self) -> Claims:
+        """Of an idle worker that has just claimed a job at turn 3, alone, and left V where it was."""
+        claims = a_deferring()
+        claim = claims.compose(10, 1000.0, is_alone=True)
+        assert not claim.moves_v
+        self.note(claims, claim, 1000.0, claimed=[job(turn=turn) for turn in (1.0, 3.0)])
+        return claims
+
+    def note(
+        self,
+        claims: Claims,
+        claim: Claim,
+        now: float,
+        *,
+        claimed: Sequence[Claimed] = (),
+        v: float | None = None,
+    ) -> None:
+        rounds = {} if v is None else {("default", 0): v}
+        claims.note(claim, Advanced(list(claimed), [], [], rounds, set()), time.monotonic(), now)
+
+    def test_is_moved_by_the_round_that_writes_an_end(self, claims: Claims) -> None:
+        claim = claims.compose(10, 1000.01)
+        assert (claim.moves_v, claim.reached) == (True, [Reached("default", 0, 3.0)])
+        self.note(claims, claim, 1000.01, v=3.0)
+        assert claims.v_due_at == math.inf
+        assert claims.compose(10, 1001.0).reached == []
+
+    def test_is_due_a_moment_later_and_nothing_else_is(self, claims: Claims) -> None:
+        """No place may be free then; and a claim would find nothing."""
+        assert claims.v_due_at == 1000.0 + V_EVERY_S
+        assert not claims.is_hungry and claims.poll_at > 1001.0
+        poll_at, claim = claims.poll_at, claims.catch_up()
+        assert (claim.wants, claim.top, claim.moves_v) == ((), 0, True)
+        assert claim.reached == [Reached("default", 0, 3.0)]
+        self.note(claims, claim, claims.v_due_at, v=3.0)
+        assert claims.v_due_at == math.inf
+        assert (claims.is_hungry, claims.poll_at) == (False, poll_at)
+
+    def test_that_somebody_holds_is_tried_again_a_moment_later(self, claims: Claims) -> None:
+        now = claims.v_due_at
+        self.note(claims, claims.catch_up(), now)
+        assert claims.v_due_at == now + V_EVERY_S
+        assert claims.catch_up().reached == [Reached("default", 0, 3.0)]
+
+    def test_is_not_put_off_by_claims_that_do_not_move_it(self, claims: Claims) -> None:
+        due_at = claims.v_due_at
+        still = msgspec.structs.replace(claims.compose(10, 1000.01), moves_v=False)
+        self.note(claims, still, 1000.01, claimed=[job(turn=5.0)])
+        assert claims.v_due_at == due_at
+        assert claims.catch_up().reached == [Reached("default", 0, 5.0)]
+
+    def test_may_be_further_than_that_by_others(self, claims: Claims) -> None:
+        self.note(claims, claims.catch_up(), claims.v_due_at, v=8.0)
+        assert claims.v_due_at == math.inf
+
+    def test_is_not_left_by_a_second_claim(self, claims: Claims) -> None:
+        assert claims.compose(10, 1000.01, is_alone=True).moves_v
+
+    def test_is_not_left_where_caps_are_counted(self) -> None:
+        """Such a claim is no plain round, and only those say what was reached."""
+        serving = Serving(QueueList.parse(["default"]))
+        serving.capped = {"default"}
+        claims = Claims(serving, poll_every_s=1000.0, batch=0, lease_us=None, defers_v=True)
+        assert claims.compose(10, 1000.0, is_alone=True).moves_v
+
+    def test_has_no_part_in_claims_of_workers_that_do_not_leave_it(self) -> None:
+        claims = Claims(Serving(QueueList.parse(["default"])), poll_every_s=1000.0, batch=0, lease_us=None)
+        claim = claims.compose(10, 1000.0, is_alone=True)
+        assert (claim.moves_v, claims.v_due_at) == (True, math.inf)
+
+
+def a_deferring() -> Claims:
+    serving = Serving(QueueList.parse(["default"]))
+    return Claims(serving, poll_every_s=1000.0, batch=0, lease_us=None, defers_v=True)
+
+
+@pytest.mark.parametrize("around", ["nothing", "a cap", "a cap of the cluster", "a gate", "no free place"])
+def test_v_is_moved_once_while_a_lone_job_runs_and_the_worker_is_at_rest_then(
+    make_app: MakeApp, postgres_url: str, rounds: list[Round], trouble: Trouble, gate: Gate, around: str
+) -> None:
+    """Whatever kind of round its claims are. Nothing ends, so no other round goes out."""
+    app = make_app(
+        postgres_url, resilience=SELDOM, heartbeat_ms=300, lease_ms=30_000,
+        cluster_wide_cap=9 if around == "a cap of the cluster" else None,
+        queues=[Queue("a", max_concurrency=9 if around == "a cap" else None)],
+    )  # fmt: skip
+    hold = app.task(name="hold", queue="a")(gate.hold)
+    app.prepare()
+    books = Books(postgres_url)
+    if around == "a gate":
+        books.rows("insert into {gate} (kind, name, cause, shut_at) values ('task', 'other', 'pause', 1)")
+    slots = 2 if around == "no free place" else 8
+    with serving(app, queues=["a"], services=False, concurrency=slots):
+        wait_until(lambda: trouble.calls["beat"] >= 2, "the worker to be idle")
+        before = len(rounds)
+        app.enqueue_many([hold.using(group="first").job() for _ in range(2)])
+        wait_until(lambda: gate.waiting == 2, "its claim")
+        wait_until(lambda: books.rows("select v from {round}") == [(2.0,)], "V to be moved", 5)
+        beats = trouble.calls["beat"]
+        wait_until(lambda: trouble.calls["beat"] >= beats + 3, "the worker to have rested")
+        # By a gate the first claim learns that it has to be made in full; and one looks for stragglers.
+        assert len(rounds) - before <= 4
+        hold.using(group="newcomer").enqueue()
+        assert max(books.column("turn", "job")) == 3.0, "behind what the first group has had"
+        gate.opened.set()
 
 
 def test_no_slot_stays_idle_while_long_and_short_jobs_are_mixed(

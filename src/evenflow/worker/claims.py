@@ -2,6 +2,7 @@
 
 import collections
 import logging
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ class Claims:
 
     `batch` is the most of one queue in one claim, 0 for no such bound; `lease_us` is for claims that are held before
     they run. With `defers_v` an idle worker's claim leaves V where it is, since that takes a sixth of it, and the round that
-    follows upon it moves V instead: as a rule the one that writes the job's end, else a claim a moment later.
+    follows upon it moves V instead: as a rule the one that writes the job's end, else one a moment later, at `v_due_at`, that
+    moves V and claims nothing: there may be no free place.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Claims:
         self._owes_sweep = False
         self.is_hungry = True
         self.poll_at = 0.0
+        self.v_due_at = math.inf
 
     def is_due(self, now: float) -> bool:
         """Whether a claim may bring something, or it is time to look all the same."""
@@ -67,11 +70,10 @@ class Claims:
             self.is_hungry = False
             self.postpone(now)
             return NOTHING
-        moves_v = now - self._moved_v_at >= V_EVERY_S
-        if self._defers_v and is_alone and not self._reached:
-            moves_v = False
-        reached = [Reached(*band, turn) for band, turn in self._reached.items()] if moves_v else []
         under_caps = bool(self._serving.capped)
+        is_deferred = self._defers_v and is_alone and not under_caps and not self._reached
+        moves_v = not is_deferred and now - self._moved_v_at >= V_EVERY_S
+        reached = self._behind() if moves_v else []
         claim = Claim(wants, free, self._bounds.current(), self._lease_us, moves_v, under_caps, reached)
         if self._bounds.is_sweep:
             self._sweeps.append(claim)
@@ -79,16 +81,21 @@ class Claims:
         self._owes_sweep = bool(claim.bounds) and (self._owes_sweep or self.is_due(now))
         return claim
 
+    def catch_up(self) -> Claim:
+        """What moves V to where claims have come, and asks for nothing."""
+        return Claim(reached=self._behind())
+
     def note(self, claim: Claim, answer: Advanced, asked_at: float, now: float) -> None:
         """What a claim that was sent at `asked_at` has brought."""
-        self.is_hungry = (
-            may_leave_more(claim, answer.claimed)
-            or bool(answer.freed)
-            or answer.is_obstructed
-            or answer.is_rich
-            or self._told_at > asked_at
-        )
-        self.postpone(now)
+        if claim.wants:
+            self.is_hungry = (
+                may_leave_more(claim, answer.claimed)
+                or bool(answer.freed)
+                or answer.is_obstructed
+                or answer.is_rich
+                or self._told_at > asked_at
+            )
+            self.postpone(now)
         is_sweep = any(claim is each for each in self._sweeps)
         self._bounds.note(answer.claimed, answer.rounds, time.monotonic() - asked_at, is_sweep=is_sweep)
         if self._owes_sweep and not self.is_hungry:
@@ -96,8 +103,13 @@ class Claims:
         if claim.moves_v and (answer.claimed or answer.rounds):
             self._moved_v_at = now
         self._note_reached(claim, answer)
-        if self._reached:
-            self.poll_at = min(self.poll_at, now + V_EVERY_S)
+        if not self._reached:
+            self.v_due_at = math.inf
+        elif not now < self.v_due_at < math.inf:
+            self.v_due_at = now + V_EVERY_S
+
+    def _behind(self) -> list[Reached]:
+        return [Reached(*band, turn) for band, turn in self._reached.items()]
 
     def _note_reached(self, claim: Claim, answer: Advanced) -> None:
         """What V has not come to yet. A worker that says no more of it would leave those who come next too far in front."""

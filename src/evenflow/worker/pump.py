@@ -219,7 +219,7 @@ class Pump:
         self._follow(answer, claim)
         if asked.may_return and any(end.waits_for_event for end in ends):
             durable.rouse(self._store)  # the event that they wait for may have come meanwhile
-        if self._serving.bounded and claim is not NOTHING:
+        if self._serving.bounded and claim.wants:
             self._fill(len(answer.claimed) < claim.top, now)
         if answer.is_obstructed and (freed := self._gates.clear_way([want.queue for want in claim.wants])):
             self._passing.give(freed)
@@ -331,12 +331,15 @@ class Pump:
 
     def _claim(self, now: float) -> Claim:
         free = self._free()
-        if free <= 0 or not (self._unwritten or (self._claims.is_due(now) and not self._rounds)):
+        asks = free > 0 and (self._unwritten or (self._claims.is_due(now) and not self._rounds))
+        if not asks and (self._rounds or now < self._claims.v_due_at):
             return NOTHING
         if self._lease.is_over():
             # Frozen or cut off for a while: first see whether we still count as alive.
             self._lease.beat_at = 0.0
             return NOTHING
+        if not asks:
+            return self._claims.catch_up()
         return self._claims.compose(free, now, is_alone=not self._unwritten)
 
     def _take_ends(self) -> None:
@@ -414,8 +417,10 @@ class Pump:
     def _time_to_rest(self) -> float:
         now = time.monotonic()
         at = [self._lease.beat_at, self._saving.due_at]
-        if self._free() > 0 and not self._rounds:
-            at.append(self._claims.poll_at)
+        if not self._rounds:
+            at.append(self._claims.v_due_at)
+            if self._free() > 0:
+                at.append(self._claims.poll_at)
         if self._slots.stuck and self._options.is_supervised:
             at.append(now + STUCK_GRACE_S / 4)
         at.append(now + STOPPING_LOOK_S if self._stopping.is_on else self._gates.due_at)

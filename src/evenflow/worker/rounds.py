@@ -16,7 +16,7 @@ import msgspec
 
 from evenflow.job import End
 from evenflow.settings import Retention
-from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, advance, answered, lone_unit, with_steps
+from evenflow.store.advance import Advanced, Claim, Flight, advance, answered, lone_unit, with_steps
 from evenflow.store.engine import Row
 from evenflow.store.pipeline import Pipeline
 from evenflow.store.plain import advance_plainly, are_plain, is_plain, plain_answer, plain_unit
@@ -179,7 +179,7 @@ class Rounds:
         steps = [end for end in ends if end.run_id is not None]
         others = [end for end in ends if end.run_id is None] if steps else ends
         can_be_plain = is_plain(claim, self._store.kind) and are_plain(others)
-        plain = can_be_plain and (claim is NOTHING or now >= self._rich_until)
+        plain = can_be_plain and (not claim.wants or now >= self._rich_until)
         flight = Flight(self._flights.next(), self._flights.take_landed())
         return Round(ends, claim, now, plain, flight, steps, others)
 
