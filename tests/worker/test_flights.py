@@ -1,18 +1,24 @@
 """Flights: which claims of a worker have jobs in flight, as far as the worker can tell."""
 
 import threading
+from collections.abc import Sequence
 
 import psycopg
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evenflow import Context, Resilience
 from evenflow.ids import id_number
+from evenflow.job import Claimed
 from evenflow.worker.flights import Flights
+from evenflow.worker.slots import Slots
 from tests.client.serving import serving
 from tests.processes import wait_until
+from tests.worker.command import Books
 from tests.worker.conftest import MakeApp
 
+SELDOM = Resilience(notify_poll_interval_ms=60_000)
 SOON = Resilience(notify_poll_interval_ms=1_000)
 
 
@@ -114,6 +120,30 @@ def test_a_worker_that_has_done_its_work_has_no_flight_left(make_app: MakeApp, p
     with serving(app, services=False, concurrency=50):
         assert [job.result(timeout=60) for job in jobs] == [*range(300), *range(20)]
         wait_until(lambda: flights_of(postgres_url) == 0, "the last flight to be forgotten", 30)
+
+
+def test_a_flight_whose_job_ends_before_all_of_its_claim_have_started_is_forgotten(
+    make_app: MakeApp, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before locks are taken all that has ended is written: also a run that began with the same claim. Here no heartbeat
+    looks at what is known."""
+    app = make_app(postgres_url, resilience=SELDOM, heartbeat_ms=60_000, lease_ms=300_000)
+    quick = app.task(name="quick")(lambda: None)
+    locked = app.task(name="locked", single_instance="one", on_conflict="skip")(lambda: None)
+    genuine = Slots.genuine
+
+    def after_an_end(slots: Slots, jobs: Sequence[Claimed]) -> list[Claimed]:
+        wait_until(lambda: bool(slots.ended), "the other job of the claim to end")
+        return genuine(slots, jobs)
+
+    monkeypatch.setattr(Slots, "genuine", after_an_end)
+    first, second = app.enqueue_many([quick.job(), locked.job()])
+    with serving(app, services=False):
+        second.result(timeout=60)
+        for _ in range(2):  # what has landed is told by the rounds that follow
+            quick.enqueue().result(timeout=60)
+        left = {job for (ids,) in Books(postgres_url).rows("select ids from {flight}") for job in ids}
+        assert not left & {id_number(first.id), id_number(second.id)}
 
 
 def test_a_job_that_runs_keeps_its_flight_while_others_of_its_claim_end(

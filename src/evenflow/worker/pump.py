@@ -91,6 +91,7 @@ class Pump:
         self._outage = Outage(settings.resilience)
         self._stopping = Stopping(options.shutdown_timeout_s)
         self._unwritten: list[End] = []
+        self._unnoted: tuple[Round, Advanced] | None = None
         self._has_promoted = self._did_work = self._keeps_flights = False
         self._names_at = self._tend_at = self._filled_at = self._listen_at = 0.0
         self.needs_replacing = False
@@ -202,13 +203,12 @@ class Pump:
     def _go_on_with(self, asked: Round, answer: Advanced) -> None:
         """What a round has brought: jobs start, and whoever waits for what it has written is told."""
         ends, claim = asked.ends, asked.claim
+        self._unnoted = asked, answer
         try:
             self._begin(asked, answer)  # before all that can wait: a lone job is not to wait for it
         finally:
-            now = time.monotonic()
-            self._rounds.note(asked, answer)
-            if claim is not NOTHING:
-                self._claims.note(claim, answer, asked.asked_at, now)
+            self._note()
+        now = time.monotonic()
         self._did_work = bool(ends or answer.claimed)
         self._outage.succeeded(now, did_work=self._did_work)
         if asked.may_return and any(end.state in BACK for end in ends):
@@ -235,6 +235,15 @@ class Pump:
                 time.sleep(HAND_OVER_S)
         else:
             self._prefetched.hold(answer.claimed)
+
+    def _note(self) -> None:
+        """Keep in mind what the last round has brought, unless that was done."""
+        if self._unnoted is None:
+            return
+        (asked, answer), self._unnoted = self._unnoted, None
+        self._rounds.note(asked, answer)
+        if asked.claim is not NOTHING:
+            self._claims.note(asked.claim, answer, asked.asked_at, time.monotonic())
 
     def _hear_of_written(self, answer: Advanced) -> None:
         """An end was written together with the effects of its body: what an exchange does after its ends."""
@@ -299,7 +308,8 @@ class Pump:
         self._unwritten += contended
 
     def _write_ends(self) -> None:
-        """Write what has ended, without a claim."""
+        """Write what has ended, without a claim. While jobs of a round start: some of them may be among the ended."""
+        self._note()
         self._hear_all()
         self._take_ends()
         if self._unwritten:
