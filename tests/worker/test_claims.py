@@ -17,6 +17,7 @@ from evenflow import Evenflow, Queue, Resilience
 from evenflow.errors import ConfigError
 from evenflow.job import Claimed
 from evenflow.store.advance import NOTHING, Advanced, Claim, Reached, Want
+from evenflow.store.engine import Row
 from evenflow.store.signals import Interrupt, watch_signals
 from evenflow.worker import claims as claims_module
 from evenflow.worker import local as local_module
@@ -25,6 +26,7 @@ from evenflow.worker import rounds as rounds_module
 from evenflow.worker import serving as serving_module
 from evenflow.worker.claims import V_EVERY_S, Claims
 from evenflow.worker.options import PumpOptions
+from evenflow.worker.patience import Impatient
 from evenflow.worker.serving import BOUND_AGE_S, QueueList, Serving
 from tests.client.serving import serving
 from tests.processes import wait_until
@@ -336,6 +338,43 @@ def test_a_pause_counts_from_the_next_claim_on_though_no_name_was_asked_for(
         asked = {want.queue for each in list(rounds)[before:] for want in each.claim.wants}
         assert asked == {"a", "b"}, "it still asks for both"
     assert books.rows("select queue, state from {job}") == [("b", "ready")]
+
+
+def test_an_idle_worker_claims_upon_a_hint_before_anything_else_that_is_due(
+    make_app: MakeApp, engine_url: str, monkeypatch: pytest.MonkeyPatch, gate: Gate
+) -> None:
+    """A lone job waits for all that comes before its claim."""
+    monkeypatch.setattr(pump_module, "NAMES_EVERY_S", 0.0)  # each round begins by asking for them
+    asked: list[str] = []
+    run = Impatient.run
+
+    def noted(store: Impatient, name: str, *given: Any, **options: Any) -> list[Row]:
+        asked.append(name)
+        return run(store, name, *given, **options)
+
+    monkeypatch.setattr(Impatient, "run", noted)
+    app = make_app(engine_url, resilience=SELDOM, heartbeat_ms=60_000, lease_ms=300_000)
+    hold = app.task(name="hold")(gate.hold)
+    hold.enqueue()
+    with serving(app, queues=["default"], services=False):
+        wait_until(lambda: gate.waiting == 1, "the worker to be up")
+        wait_until(lambda: is_at_rest(asked), "it to be idle")
+        before = len(asked)
+        hold.enqueue()
+        wait_until(lambda: gate.waiting == 2, "the job of the hint")
+        gate.opened.set()
+    followed = [
+        name for name in asked[before:] if "claim" in name or "advance" in name or name == "list_queues"
+    ]
+    assert followed[0] != "list_queues"
+
+
+def is_at_rest(asked: list[str]) -> bool:
+    """Whether nothing more was asked for a while: what is due 50 ms after a claim, and a look for stragglers, too."""
+    before = len(asked)
+    with contextlib.suppress(TimeoutError):
+        wait_until(lambda: len(asked) > before, "another call", 0.5)
+    return len(asked) == before
 
 
 # In which order it starts
