@@ -149,6 +149,13 @@ class TestASession:
         assert (len(session._times), len(session._names)) == (1, 1)
         session.connection.close()
 
+    def test_keeps_no_answer_that_was_read(self, postgres_store: PostgresEngine) -> None:
+        """It may be large, and the session idle for hours."""
+        session = session_of(postgres_store)
+        assert asked(session, Statement("select repeat('x', 100000)")) == [("x" * 100_000,)]
+        assert session._loader.pgresult is None
+        session.connection.close()
+
     def test_that_could_not_prepare_is_not_used_again(self, postgres_store: PostgresEngine) -> None:
         """What is prepared is planned anew where a table has changed, and that may fail."""
         with postgres_store.connect() as other:

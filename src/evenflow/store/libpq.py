@@ -96,7 +96,9 @@ class Session:
         if not result.ntuples:
             return []
         self._loader.set_pgresult(result)
-        return self._loader.load_rows(0, result.ntuples, tuple)
+        rows = self._loader.load_rows(0, result.ntuples, tuple)
+        self._loader.set_pgresult(None)  # or an idle session keeps its last answer in memory, however large
+        return rows
 
     def _name(self, text: bytes, ends_at: float) -> bytes | None:
         """The name by which the server knows a statement from now on; None where it is asked too seldom for that."""
