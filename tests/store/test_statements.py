@@ -241,6 +241,16 @@ def test_a_unit_can_leave_several_parts_out_also_one_within_another() -> None:
     assert least.parameters == {"p"}
 
 
+def test_what_a_smaller_unit_says_of_itself_counts() -> None:
+    said = (
+        "-- name: less\n-- mode: read\n-- only here: why\n-- returns: other\n-- leaves out: rare of whole\n"
+    )
+    whole, less = parse_units(WHOLE + said)
+    assert (less.mode, less.is_only_here, less.returns) == ("read", True, ("other",))
+    assert (whole.mode, whole.is_only_here) == ("write", False)
+    assert len(less.statements) == len(whole.statements)
+
+
 def test_a_unit_cannot_leave_out_what_is_not_there() -> None:
     with pytest.raises(ValueError, match="'less': 'whole' has no part 'raar'"):
         parse_units(WHOLE + "-- name: less\n-- leaves out: raar of whole\n")

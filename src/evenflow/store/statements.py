@@ -148,7 +148,7 @@ def _without_parts(name: str, body: str, before: Mapping[str, str]) -> str:
     if whole not in before:
         raise ValueError(f"statement {name!r}: {whole!r} does not stand before it")
     own = "".join(f"-- {key}: {value}\n" for key, value in _HEADER.findall(body))
-    body = own + before[whole]
+    body = before[whole] + own
     for part in parts.split(", "):
         body, found = re.subn(rf"(?ms)^ *-- \[{part}\n.*?^ *-- {part}\]\n", "", body)
         if not found:
