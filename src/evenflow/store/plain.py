@@ -16,6 +16,7 @@ from evenflow.store.ends import successes, told
 from evenflow.store.engine import Engine, Row, as_json
 
 _place = operator.attrgetter("place")
+_IS_PLAIN = 22  # its place in a row of the answer, the last one
 
 
 def are_plain(ends: Iterable[End]) -> bool:
@@ -92,7 +93,7 @@ def plain_answer(rows: Iterable[Row], ends: Sequence[End], claim: Claim) -> Adva
     is_rich = False
     for row in rows:
         if row[0] == "claimed":
-            claimed.append(Claimed(*row[1:]))
+            claimed.append(Claimed(*row[1:_IS_PLAIN], bool(row[_IS_PLAIN])))  # SQLite's truths are numbers
         elif row[0] == "round":
             rounds[row[3], row[6]] = row[7]
         elif row[0] == "rich":
