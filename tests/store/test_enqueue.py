@@ -176,7 +176,7 @@ def test_a_unique_key_is_free_again_when_its_holder_has_ended(scene: Scene) -> N
     assert job.id != holder.id
 
 
-INSERTS = ("enqueue", "enqueue_lone", "enqueue_plainly")
+INSERTS = ("enqueue", "enqueue_aloud", "enqueue_lone", "enqueue_plainly")
 
 
 class LosesAnswers:

@@ -93,7 +93,8 @@ def plain_answer(rows: Iterable[Row], ends: Sequence[End], claim: Claim) -> Adva
     is_rich = False
     for row in rows:
         if row[0] == "claimed":
-            claimed.append(Claimed(*row[1:_IS_PLAIN], bool(row[_IS_PLAIN])))  # SQLite's truths are numbers
+            # SQLite's truths are numbers.
+            claimed.append(Claimed(*(*row[1:_IS_PLAIN], bool(row[_IS_PLAIN]))))
         elif row[0] == "round":
             rounds[row[3], row[6]] = row[7]
         elif row[0] == "rich":
