@@ -5,14 +5,16 @@
 -- `epochs` is an object of ids and epochs: its pairs are read without reading JSON a second time, which takes longer than finding the
 -- row. `kept` lists [id, epoch, keep_us, result] of the ends that stay in the history.
 -- [ends
-select 'ended' as kind, count(j.id) as id, 0 as epoch, null as queue, null as task, null as group_key, null as priority, null as turn,
+select 'ended' as kind, ended as id, 0 as epoch, null as queue, null as task, null as group_key, null as priority, null as turn,
   null as attempt, null as max_attempts, null as crashes, null as created_at, null as run_at, null as started_at, null as good_until,
-  json_group_array(j.id) filter (where j.awaited) as payload, null as signature, null as headers,
-  case when count(j.id) < count(*) then json_group_array(j.id) filter (where j.id is not null) end as options,
-  null as run_id, null as run_state, null as inputs, null as is_plain
-from json_each(:epochs) e
-left join evenflow_job j on j.id = cast(e.key as integer) and j.epoch = e.value and j.worker = :worker
-having count(j.id) < count(*) or max(j.awaited);
+  waited_for as payload, null as signature, null as headers, written as options, null as run_id, null as run_state, null as inputs,
+  null as is_plain
+from (
+  select count(j.id) as ended, max(j.awaited) as is_awaited, json_group_array(j.id) filter (where j.awaited) as waited_for,
+    case when count(j.id) < count(*) then json_group_array(j.id) filter (where j.id is not null) end as written
+  from json_each(:epochs) e
+  left join evenflow_job j on j.id = cast(e.key as integer) and j.epoch = e.value and j.worker = :worker)
+where is_awaited or written is not null;
 
 insert or replace into evenflow_history (id, expires_at, created_at, run_at, started_at, finished_at, good_until, worker, run_id, epoch,
   attempt, max_attempts, crashes, priority, fails_on_crash, state, queue, task, group_key, unique_key, signature, headers, options, errors,
