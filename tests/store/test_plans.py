@@ -485,6 +485,10 @@ class TestOnSqlite:
             assert steps[2_000, None] <= steps[0, None] + 2
             assert steps[2_000, 5_000] >= steps[0, 5_000] + 2_000 / 100, "a count can be seen by its steps"
 
+    def test_a_plain_claim_takes_steps_in_the_number_of_its_queues(self) -> None:
+        few, many = (idle_claim_steps(queues) for queues in (50, 500))
+        assert many <= few * 10 * 1.2 + 2
+
     def test_the_names_of_queues_are_read_from_queues_not_from_jobs(self) -> None:
         """S1-29"""
         assert (
@@ -647,6 +651,18 @@ def claim_steps(
         assert (len(answer.claimed), answer.lost) == (0 if ends else 100, [])
 
     return steps_of(ready + elsewhere, act, groups, prepare, cap)
+
+
+def idle_claim_steps(queues: int) -> int:
+    """How many hundreds of steps a plain claim takes that finds nothing in so many queues, and has claimed from each before."""
+    names = [f"mail-{number}" for number in range(queues)]
+    wants = [Want(name, place, 10) for place, name in enumerate(names)]
+    claim = Claim(wants, 10, [Bound(name, 0, 3.0, 600) for name in names])
+
+    def prepare(connection: Any) -> None:
+        connection.executemany("insert into evenflow_band (queue, priority) values (?, 0)", zip(names))
+
+    return steps_of(10, lambda engine: advance_plainly(engine, ALICE, (), claim, now=START), prepare=prepare)
 
 
 def steps_of(

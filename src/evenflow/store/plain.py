@@ -76,9 +76,11 @@ def _in_arrays(ends: Sequence[End], wants: Sequence[Want], claim: Claim) -> dict
 
 
 def _in_json(wants: Sequence[Want], claim: Claim) -> dict[str, Any]:
+    bounds: dict[str, list[tuple[int, float, int]]] = {}
+    for bound in claim.bounds:
+        bounds.setdefault(bound.queue, []).append((bound.priority, bound.turn, bound.id))
     return {
-        "wants": as_json([(want.queue, want.top) for want in wants]),
-        "bounds": as_json([(bound.queue, bound.priority, bound.turn, bound.id) for bound in claim.bounds]),
+        "wants": as_json([(want.queue, want.top, bounds.get(want.queue, ())) for want in wants]),
         "reached": as_json([(band.queue, band.priority, band.turn) for band in claim.reached]),
         "caps_locked": claim.under_caps,
     }

@@ -3,7 +3,8 @@
 -- The twin of the PostgreSQL statement, as steps of one write transaction. What `advance` would do beside is half of its work where
 -- there is nothing to it: ends read five times from JSON objects, keys and charges looked for, candidates gathered for caps and probes.
 -- `epochs` is an object of ids and epochs: its pairs are read without reading JSON a second time, which takes longer than finding the
--- row. `kept` lists [id, epoch, keep_us, result] of the ends that stay in the history.
+-- row. `kept` lists [id, epoch, keep_us, result] of the ends that stay in the history, `wants` [queue, top, bounds], with [priority, turn,
+-- id] for each bound: looked for in one list of all bounds, those of a thousand queues would be read a thousand times.
 -- [ends
 select 'ended' as kind, ended as id, 0 as epoch, null as queue, null as task, null as group_key, null as priority, null as turn,
   null as attempt, null as max_attempts, null as crashes, null as created_at, null as run_at, null as started_at, null as good_until,
@@ -38,9 +39,9 @@ with rules as materialized (
       where q.max_concurrency is not null and q.paused_at is null)) as are_many
 ),
 wanted as materialized (
-  select w.queue, w.place, case when q.max_concurrency is null then w.top else min(w.top, q.max_concurrency
+  select w.queue, w.place, w.bounds, case when q.max_concurrency is null then w.top else min(w.top, q.max_concurrency
     - (select count(*) from evenflow_job j where j.queue = w.queue and j.state in ('claimed', 'running'))) end as top
-  from (select value ->> 0 as queue, value ->> 1 as top, key as place from json_each(:wants)) w
+  from (select value ->> 0 as queue, value ->> 1 as top, value ->> 2 as bounds, key as place from json_each(:wants)) w
   left join evenflow_queue q on q.name = w.queue
   where q.paused_at is null and not (select are_many from rules)
 ),
@@ -49,13 +50,12 @@ picked as materialized (
     select l.value as id, w.place, w.top, row_number() over (partition by w.place order by b.priority, l.key) as number
     from wanted w
     cross join evenflow_band b on b.queue = w.queue
-    left join (select value ->> 0 as queue, value ->> 1 as priority, value ->> 2 as turn, value ->> 3 as id
-               from json_each(:bounds)) s on s.queue = b.queue and s.priority = b.priority
+    left join json_each(w.bounds) s on s.value ->> 0 = b.priority
     cross join json_each((
       select json_group_array(id) from (
         select j.id from evenflow_job j
         where j.queue = b.queue and j.priority = b.priority and j.state = 'ready'
-          and (j.turn, j.id) >= (coalesce(s.turn, -9e999), coalesce(s.id, 0))
+          and (j.turn, j.id) >= (coalesce(s.value ->> 1, -9e999), coalesce(s.value ->> 2, 0))
           and (j.good_until is null or j.good_until > :now)
         order by j.turn, j.id limit :top))) l
     where w.top > 0)
@@ -82,10 +82,9 @@ where changes() = 0 and exists (
   select 1 from json_each(:wants) w
   left join evenflow_queue q on q.name = w.value ->> 0
   cross join evenflow_band b on b.queue = w.value ->> 0
-  left join (select value ->> 0 as queue, value ->> 1 as priority, value ->> 2 as turn, value ->> 3 as id
-             from json_each(:bounds)) s on s.queue = b.queue and s.priority = b.priority
+  left join json_each(w.value ->> 2) s on s.value ->> 0 = b.priority
   cross join evenflow_job j on j.queue = b.queue and j.priority = b.priority and j.state = 'ready'
-    and (j.turn, j.id) >= (coalesce(s.turn, -9e999), coalesce(s.id, 0))
+    and (j.turn, j.id) >= (coalesce(s.value ->> 1, -9e999), coalesce(s.value ->> 2, 0))
     and (j.good_until is null or j.good_until > :now)
   where q.paused_at is null and (not :caps_locked or q.max_concurrency is null or q.max_concurrency
       > (select count(*) from evenflow_job f where f.queue = w.value ->> 0 and f.state in ('claimed', 'running'))))
