@@ -5,13 +5,13 @@ import pytest
 
 from evenflow.job import Claimed, End
 from evenflow.queues import Queue
-from evenflow.store.advance import NOTHING, Advanced, Claim, Reached, Want
+from evenflow.store.advance import NOTHING, Advanced, Bound, Claim, Reached, Want
 from evenflow.store.control import declare_cluster, declare_queue
 from evenflow.store.open import AnyEngine
 from evenflow.store.plain import advance_plainly, are_plain, is_plain
 from evenflow.store.postgres import PostgresEngine
 from evenflow.store.reads import await_job
-from tests.store.scene import ALICE, BOB, Scene, end_of, execute, new_job, rows_of
+from tests.store.scene import ALICE, BOB, SECOND, Scene, end_of, execute, new_job, rows_of
 from tests.store.test_advance import (  # the same cases, with the scene of this module
     TestAnEnd,
     TestAReturn,
@@ -221,6 +221,14 @@ class TestUnderCapsOnSqlite:
         at_the_cap = claimed(plain, both)
         assert (at_the_cap.claimed, at_the_cap.is_rich) == ([], False)
 
+    def test_what_others_hold_before_it_runs_counts(self, plain: Scene) -> None:
+        plain.enqueue(*[new_job(queue=queue) for queue in ("a", "a", "b")])
+        declare_queue(plain.engine, Queue("a", max_concurrency=1))
+        held = Claim((Want("a", 0, 1),), 1, lease_us=SECOND, under_caps=True)
+        assert plain.advance(BOB, claim=held).claimed
+        both = Claim((Want("a", 0, 5), Want("b", 1, 5)), 5, under_caps=True)
+        assert [job.queue for job in claimed(plain, both).claimed] == ["b"]
+
     def test_a_key_among_the_first_is_told_only_where_there_is_room(self, plain: Scene) -> None:
         declare_queue(plain.engine, Queue("default", max_concurrency=1))
         plain.enqueue(new_job())
@@ -234,6 +242,13 @@ class TestUnderCapsOnSqlite:
         plain.enqueue(new_job())
         shut(plain)
         assert claimed(plain, self.UNDER).is_rich
+
+
+def test_a_bound_is_that_of_its_queue_and_priority_only(plain: Scene) -> None:
+    jobs = plain.enqueue(*[new_job(queue=queue, priority=priority) for queue in "ab" for priority in (0, 5)])
+    behind = [Bound("a", 5, 1e9, 1), Bound("b", 0, 1e9, 1), Bound("elsewhere", 0, 1e9, 1)]
+    claim = Claim((Want("a", 0, 5), Want("b", 1, 5)), 5, behind)
+    assert [job.id for job in claimed(plain, claim).claimed] == [jobs[0], jobs[3]]
 
 
 def test_of_two_ends_of_one_job_the_later_claim_s_counts_in_either_order(plain: Scene) -> None:
