@@ -172,8 +172,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     options: str | None
     run_id: int | None = None
     run_state: str | None = None
-    inputs: StepInputs | None = None
     is_plain: bool = False
+    inputs: StepInputs | None = None
 
 
 class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

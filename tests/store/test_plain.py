@@ -1,11 +1,13 @@
 """Plain rounds hold what `advance` promises: the same cases run over them. And they say when there is more to it."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
 from evenflow.job import Claimed, End
 from evenflow.queues import Queue
-from evenflow.store.advance import NOTHING, Advanced, Bound, Claim, Reached, Want
+from evenflow.store.advance import NOTHING, Advanced, Bound, Claim, Reached, Want, advance
 from evenflow.store.control import declare_cluster, declare_queue
 from evenflow.store.open import AnyEngine
 from evenflow.store.plain import advance_plainly, are_plain, is_plain
@@ -140,11 +142,17 @@ def test_ends_that_somebody_waits_for_are_told(plain: Scene) -> None:
     assert ended(plain, *mine).awaited == [first]
 
 
-def test_a_claim_says_which_jobs_are_plain(plain: Scene) -> None:
+@pytest.mark.parametrize("form", [advance, advance_plainly])
+def test_a_claim_says_which_jobs_are_plain(plain: Scene, form: Callable[..., Advanced]) -> None:
     plain.enqueue(new_job(), new_job(run_id=7))
+    jobs = form(plain.engine, ALICE, [], FIVE, now=plain.now).claimed
     # Isolated processes are told of their job in messages that are checked for types.
-    assert [job.is_plain is True for job in claimed(plain).claimed] == [True, False]
-    assert not any(job.is_plain for job in plain.claim())
+    assert [job.is_plain is True for job in jobs] == [True, False]
+
+
+def test_a_job_with_keys_or_rates_is_not_plain(plain: Scene) -> None:
+    limit(plain, plain.enqueue(new_job(), new_job())[1])
+    assert [job.is_plain is True for job in plain.claim()] == [True, False]
 
 
 class TestItClaimsNothingAndSaysSo:

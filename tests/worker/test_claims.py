@@ -13,9 +13,9 @@ import msgspec
 import psycopg
 import pytest
 
-from evenflow import Evenflow, Queue, Resilience
+from evenflow import Concurrency, Evenflow, Queue, Resilience
 from evenflow.errors import ConfigError
-from evenflow.job import Claimed
+from evenflow.job import Claimed, End
 from evenflow.store.advance import NOTHING, Advanced, Claim, Reached, Want
 from evenflow.store.engine import Row
 from evenflow.store.signals import Interrupt, watch_signals
@@ -303,6 +303,28 @@ def test_every_list_of_queues_is_claimed_from_by_one_statement(
         wait_until(lambda: tally.done >= (10 if served == ["a"] else 20), "what may run")
     assert tally.done == (10 if served == ["a"] else 20)
     assert {name for name in trouble.calls if "advance" in name or "claim" in name} == {"advance", "claim"}
+
+
+def test_a_busy_worker_comes_back_to_plain_rounds_after_a_job_with_a_key(
+    make_app: MakeApp, engine_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds_module, "RICH_S", 0.02)
+    were_plain: list[bool] = []
+    composed = rounds_module.Rounds._composed
+
+    def noted(self: rounds_module.Rounds, ends: Sequence[End], claim: Claim) -> rounds_module.Round:
+        asked = composed(self, ends, claim)
+        were_plain.append(asked.is_plain)
+        return asked
+
+    monkeypatch.setattr(rounds_module.Rounds, "_composed", noted)
+    app = make_app(engine_url)
+    keyed = app.task(name="keyed", concurrency=Concurrency(to=1, key="key"))(lambda key: None)
+    keyed.enqueue("a")
+    app.task(name="note")(lambda: None).enqueue_many([()] * 1500)
+    app.run_worker(until_empty=True, concurrency=5)
+    assert not all(were_plain)
+    assert all(were_plain[-10:])
 
 
 def test_the_names_behind_a_wildcard_are_not_asked_for_with_every_claim(

@@ -98,7 +98,7 @@ class Advanced(msgspec.Struct, frozen=True):
 
 
 NOTHING = Claim(moves_v=False)
-_PAYLOAD = 15  # its place in a row of the answer
+_PAYLOAD, _IS_PLAIN = 15, 21  # their places in a row of the answer
 _names = msgspec.json.Decoder(list[str]).decode
 _in_queue = operator.attrgetter("priority", "turn", "id")
 KEPT = Retention()
@@ -300,7 +300,7 @@ def _answer(
     claimed, lost, awaited, rounds, freed, shut = [], [], [], {}, set(), False
     for row in rows:
         if row[0] == "claimed":
-            claimed.append(Claimed(*row[1:]))
+            claimed.append(claimed_of(row))
         elif row[0] == "lost":
             lost.append((row[1], row[2]))
         elif row[0] == "awaited":
@@ -316,6 +316,11 @@ def _answer(
         else:
             rounds[row[3], row[6]] = row[7]
     return Advanced(in_order(claimed, claim), lost, awaited, rounds, freed, shut, changes, promoted=done)
+
+
+def claimed_of(row: Row) -> Claimed:
+    """The job of a row of the kind `claimed`. SQLite's truths are numbers."""
+    return Claimed(*(*row[1:_IS_PLAIN], bool(row[_IS_PLAIN])))
 
 
 def in_order(claimed: list[Claimed], claim: Claim) -> list[Claimed]:

@@ -43,8 +43,10 @@ class BorrowedEngine:
         self._points = itertools.count(1)
 
     def run(self, name: str, parameters: Parameters, *, deadline_s: float = 30.0) -> list[Row]:
-        with self._lock:
-            return run_on(self._connection, self._units[name], parameters, self.clock)
+        unit = self._units[name]
+        # Several statements are one act: what was written before an error goes with it.
+        with self._lock if unit.is_one_statement else self.exclusive():
+            return run_on(self._connection, unit, parameters, self.clock)
 
     def run_all(
         self, units: Sequence[tuple[str, Parameters]], *, deadline_s: float = 30.0

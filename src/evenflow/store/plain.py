@@ -10,13 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from evenflow.job import Claimed, End
-from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, Want, a_flight, in_order
+from evenflow.store.advance import NOTHING, Advanced, Claim, Flight, Want, a_flight, claimed_of, in_order
 from evenflow.store.arrays import as_array
 from evenflow.store.ends import successes, told
 from evenflow.store.engine import Engine, Row, as_json
 
 _place = operator.attrgetter("place")
-_IS_PLAIN = 22  # its place in a row of the answer, the last one
 
 
 def are_plain(ends: Iterable[End]) -> bool:
@@ -95,8 +94,7 @@ def plain_answer(rows: Iterable[Row], ends: Sequence[End], claim: Claim) -> Adva
     is_rich = False
     for row in rows:
         if row[0] == "claimed":
-            # SQLite's truths are numbers.
-            claimed.append(Claimed(*(*row[1:_IS_PLAIN], bool(row[_IS_PLAIN]))))
+            claimed.append(claimed_of(row))
         elif row[0] == "round":
             rounds[row[3], row[6]] = row[7]
         elif row[0] == "rich":

@@ -1,5 +1,5 @@
 -- name: advance
--- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state
+-- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state, is_plain
 -- The pump's one round trip: finish these runs, give me more. One statement, so one transaction and one flush.
 -- ends: every write is fenced by (id, epoch, worker) and goes through the primary key: a partial index on running rows
 --   fills with dead entries while somebody holds an old snapshot. The array says so once more: a plan that was made when
@@ -195,19 +195,20 @@ spent as (
 )
 select 'claimed' as kind, c.id, c.epoch, c.queue, c.task, c.group_key, c.priority, c.turn, c.attempt, c.max_attempts, c.crashes,
   c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options, c.run_id,
-  case when c.run_id is not null then (select r.state from evenflow.run r where r.id = c.run_id) end as run_state from claimed c
+  case when c.run_id is not null then (select r.state from evenflow.run r where r.id = c.run_id) end as run_state,
+  c.run_id is null and c.limits is null as is_plain from claimed c
 -- [rounds
 union all
-select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null, null, null
+select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from (select * from first_round union all select * from next_round union all select * from reached_round) m
 -- rounds]
 union all
-select 'shut', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+select 'shut', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from shut_kinds k where case when k.any_task
   then (select count(*) from candidates) + (select count(*) from probes) > (select count(*) from claimed) end
 -- [ends
 union all
-select 'lost', e.id, e.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+select 'lost', e.id, e.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from ends e
 where (select count(*) from ends) > (select count(*) from ended)
   and (e.id, e.epoch) not in (select d.id, d.epoch from ended d)
@@ -215,10 +216,10 @@ where (select count(*) from ends) > (select count(*) from ended)
   and (e.id, e.epoch) not in (select r.id, r.epoch from returned r)
   -- returns]
 union all
-select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+select 'awaited', d.id, d.epoch, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from ended d where d.awaited
 union all
-select 'freed', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, cast(jsonb_agg(f.limiter) as text), null, null, null, null, null
+select 'freed', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, cast(jsonb_agg(f.limiter) as text), null, null, null, null, null, null
 from (
   select limiter from freed
   -- [returns

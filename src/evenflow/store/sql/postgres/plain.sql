@@ -1,5 +1,5 @@
 -- name: plain_advance
--- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state, inputs, is_plain
+-- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state, is_plain
 -- `advance` for what most rounds are: runs that succeeded, of jobs without keys and outside of workflows, and a claim from
 -- queues about which there is nothing to say. Setting up the parts of `advance` that have nothing to do costs half a millisecond,
 -- and reading ends from JSON 2 µs each; arrays cost a quarter of that.
@@ -101,20 +101,20 @@ reached_round as (
 select 'claimed' as kind, c.id, c.epoch, c.queue, c.task, c.group_key, c.priority, c.turn, c.attempt, c.max_attempts, c.crashes,
   c.created_at, c.run_at, c.started_at, c.good_until, c.payload, c.signature, c.headers, c.options, c.run_id,
   case when c.run_id is not null then (select r.state from evenflow.run r where r.id = c.run_id) end as run_state,
-  null as inputs, c.run_id is null as is_plain from claimed c
+  c.run_id is null as is_plain from claimed c
 -- [rounds
 union all
-select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+select 'round', 0, 0, m.queue, null, null, m.priority, m.v, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 from (select * from first_round union all select * from next_round union all select * from reached_round) m
 -- rounds]
 union all
-select 'rich', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+select 'rich', 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
 where (select are_many from rules) or exists (select from candidates where has_limits)
 -- [ends
 union all
 select 'ended', count(*), 0, null, null, null, null, null, null, null, null, null, null, null, null,
   cast(array_to_json(array_agg(d.id) filter (where d.awaited)) as text), null, null,
-  case when count(*) < cardinality(cast(:ids as bigint[])) then coalesce(cast(array_to_json(array_agg(d.id)) as text), '[]') end, null, null, null, null
+  case when count(*) < cardinality(cast(:ids as bigint[])) then coalesce(cast(array_to_json(array_agg(d.id)) as text), '[]') end, null, null, null
 from ended d having count(*) < cardinality(cast(:ids as bigint[])) or bool_or(d.awaited)
 -- ends]
 ;

@@ -1,19 +1,19 @@
 -- name: advance
--- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state
+-- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state, is_plain
 -- The twin of the PostgreSQL statement, as steps of one write transaction: whoever holds the write lock sees and changes
 -- one state, so the steps need no row locks. A worker's ends are matched by (id, epoch, worker) in each of them. Of keys
 -- that ends let go of let_go has told before, in the same transaction: they are passed on before the claim.
 -- [ends
 select 'lost' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id, null as run_state
+  null as headers, null as options, null as run_id, null as run_state, null as is_plain
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 where not exists (select 1 from evenflow_job j where j.id = e.id and j.epoch = e.epoch and j.worker = :worker);
 
 select 'awaited' as kind, e.id, e.epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id, null as run_state
+  null as headers, null as options, null as run_id, null as run_state, null as is_plain
 from (select value ->> 'id' as id, value ->> 'epoch' as epoch, value ->> 'state' as state, value ->> 'keep_us' as keep_us, value ->> 'run_at' as run_at,
         value ->> 'refund' as refund, value ->> 'crashed' as crashed, value ->> 'result' as result, value ->> 'error' as error from json_each(:ends)) e
 cross join evenflow_job j on j.id = e.id and j.epoch = e.epoch and j.worker = :worker and j.awaited
@@ -39,7 +39,7 @@ update evenflow_hold set phase = 0, held_at = null where job_id in (
       and (e.value ->> 'unstarted' is null or not exists (select 1 from evenflow_hold h where h.job_id = j.id and h.window_us is not null)))))
 returning 'freed' as kind, 0 as id, 0 as epoch, null as queue, null as task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, json_array(limiter) as payload, null as signature,
-  null as headers, null as options, null as run_id, null as run_state;
+  null as headers, null as options, null as run_id, null as run_state, null as is_plain;
 
 insert into evenflow_hold (job_id, ordinal, limiter, most, keep_us, window_us, priority, turn)
 select j.id, l.value ->> 'ordinal', l.value ->> 'limiter', l.value ->> 'most', l.value ->> 'keep_us', l.value ->> 'window_us', j.priority, 0
@@ -122,12 +122,13 @@ where id in (select id from picked) and not exists (
     and (g.probe_job is not evenflow_job.id or g.probe_epoch is not evenflow_job.epoch + 1))
 returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
   started_at, good_until, payload, signature, headers, options, run_id,
-  case when run_id is not null then (select r.state from evenflow_run r where r.id = run_id) end as run_state;
+  case when run_id is not null then (select r.state from evenflow_run r where r.id = run_id) end as run_state,
+  run_id is null and limits is null as is_plain;
 
 -- Jobs of shut tasks that are still in the way. Nothing is read where no task is shut.
 select 'shut' as kind, j.id, 0 as epoch, null as queue, j.task, null as group_key, null as priority, null as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id, null as run_state
+  null as headers, null as options, null as run_id, null as run_state, null as is_plain
 from (select 1 from evenflow_gate where kind = 'task' limit 1) g
 cross join json_each(:wants) w
 cross join evenflow_band b on b.queue = w.value ->> 'queue'
@@ -182,7 +183,7 @@ on conflict (queue, priority) do update set v = excluded.v where excluded.v > r.
 
 select 'round' as kind, 0 as id, 0 as epoch, r.queue, null as task, null as group_key, r.priority, r.v as turn, null as attempt, null as max_attempts,
   null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload, null as signature,
-  null as headers, null as options, null as run_id, null as run_state
+  null as headers, null as options, null as run_id, null as run_state, null as is_plain
 from (
   select distinct queue, priority from evenflow_job
   where :moves_v and state in ('claimed', 'running') and queue in (select value ->> 'queue' from json_each(:wants))

@@ -1,5 +1,5 @@
 -- name: plain_advance
--- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state, inputs, is_plain
+-- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state, is_plain
 -- The twin of the PostgreSQL statement, as steps of one write transaction. What `advance` would do beside is half of its work where
 -- there is nothing to it: ends read five times from JSON objects, keys and charges looked for, candidates gathered for caps and probes.
 -- `epochs` is an object of ids and epochs: its pairs are read without reading JSON a second time, which takes longer than finding the
@@ -8,8 +8,7 @@
 -- [ends
 select 'ended' as kind, ended as id, 0 as epoch, null as queue, null as task, null as group_key, null as priority, null as turn,
   null as attempt, null as max_attempts, null as crashes, null as created_at, null as run_at, null as started_at, null as good_until,
-  waited_for as payload, null as signature, null as headers, written as options, null as run_id, null as run_state, null as inputs,
-  null as is_plain
+  waited_for as payload, null as signature, null as headers, written as options, null as run_id, null as run_state, null as is_plain
 from (
   select count(j.id) as ended, max(j.awaited) as is_awaited, json_group_array(j.id) filter (where j.awaited) as waited_for,
     case when count(j.id) < count(*) then json_group_array(j.id) filter (where j.id is not null) end as written
@@ -71,13 +70,12 @@ where id in (select id from picked)
 returning 'claimed' as kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at,
   started_at, good_until, payload, signature, headers, options, run_id,
   case when run_id is not null then (select r.state from evenflow_run r where r.id = run_id) end as run_state,
-  null as inputs, run_id is null as is_plain;
+  run_id is null as is_plain;
 
 -- Nothing was claimed, though there is something, and room for it.
 select 'rich' as kind, 0 as id, 0 as epoch, null as queue, null as task, null as group_key, null as priority, null as turn,
   null as attempt, null as max_attempts, null as crashes, null as created_at, null as run_at, null as started_at, null as good_until,
-  null as payload, null as signature, null as headers, null as options, null as run_id, null as run_state, null as inputs,
-  null as is_plain
+  null as payload, null as signature, null as headers, null as options, null as run_id, null as run_state, null as is_plain
 where changes() = 0 and exists (
   select 1 from json_each(:wants) w
   left join evenflow_queue q on q.name = w.value ->> 0
@@ -106,7 +104,7 @@ on conflict (queue, priority) do update set v = excluded.v where excluded.v > r.
 
 select 'round' as kind, 0 as id, 0 as epoch, r.queue, null as task, null as group_key, r.priority, r.v as turn, null as attempt,
   null as max_attempts, null as crashes, null as created_at, null as run_at, null as started_at, null as good_until, null as payload,
-  null as signature, null as headers, null as options, null as run_id, null as run_state, null as inputs, null as is_plain
+  null as signature, null as headers, null as options, null as run_id, null as run_state, null as is_plain
 from (
   select j.queue, j.priority from json_each(:wants) w
   cross join evenflow_job j on j.queue = w.value ->> 0 and j.worker = :worker and j.state in ('claimed', 'running')
