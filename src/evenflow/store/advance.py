@@ -219,7 +219,8 @@ def _in_turn(
             rows += yield "end_successes", successes(plainly, worker) | {"now": now}
         for unit in _before(others, worker, claim, now):  # noqa: UP028 - `yield from` would send rows into a list
             yield unit
-        rows += yield Last(*_last(worker, others, claim, flight, now))
+        if others or claim.wants or not plainly:
+            rows += yield Last(*_last(worker, others, claim, flight, now))
         answer = _answer(rows, claim, changes, done, plainly)
         answer.freed.update(left)
         return msgspec.structs.replace(answer, settled=settled if steps else None, runs=noted)
