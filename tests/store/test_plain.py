@@ -259,13 +259,24 @@ def test_a_bound_is_that_of_its_queue_and_priority_only(plain: Scene) -> None:
     assert [job.id for job in claimed(plain, claim).claimed] == [jobs[0], jobs[3]]
 
 
+def claimed_twice(scene: Scene) -> tuple[Claimed, Claimed]:
+    (job,) = scene.enqueue(new_job())
+    (first,) = claimed(scene).claimed
+    execute(scene.engine, f"update evenflow_job set state = 'ready', worker = null where id = {job}")
+    (second,) = claimed(scene).claimed
+    return first, second
+
+
+def test_the_end_of_an_earlier_claim_is_refused_and_changes_nothing(plain: Scene) -> None:
+    first, second = claimed_twice(plain)
+    assert ended(plain, first).lost == [(first.id, first.epoch)]
+    assert plain.states() == {second.id: "running"}
+
+
 def test_of_two_ends_of_one_job_the_later_claim_s_counts_in_either_order(plain: Scene) -> None:
-    (job,) = plain.enqueue(new_job())
-    (first,) = claimed(plain).claimed
-    execute(plain.engine, f"update evenflow_job set state = 'ready', worker = null where id = {job}")
-    (second,) = claimed(plain).claimed
+    first, second = claimed_twice(plain)
     ended(plain, second, first, result='"kept"')
-    assert plain.states() == {job: "succeeded"}
+    assert plain.states() == {second.id: "succeeded"}
 
 
 class TestWhatWasReached:

@@ -1,7 +1,8 @@
 -- name: plain_advance
 -- returns: kind, id, epoch, queue, task, group_key, priority, turn, attempt, max_attempts, crashes, created_at, run_at, started_at, good_until, payload, signature, headers, options, run_id, run_state, is_plain
 -- The twin of the PostgreSQL statement, as steps of one write transaction. What `advance` would do beside is half of its work where
--- there is nothing to it: ends read five times from JSON objects, keys and charges looked for, candidates gathered for caps and probes.
+-- there is nothing to it: ends read five times from JSON objects, keys and charges looked for, candidates gathered for probes. Caps are
+-- counted here too: whoever writes is alone.
 -- `epochs` is an object of ids and epochs: its pairs are read without reading JSON a second time, which takes longer than finding the
 -- row. `kept` lists [id, epoch, keep_us, result] of the ends that stay in the history, `wants` [queue, top, bounds], with [priority, turn,
 -- id] for each bound: looked for in one list of all bounds, those of a thousand queues would be read a thousand times.
